@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
+# SPDX-License-Identifier: Apache-2.0
+"""Entry point of minirl, at NeMo-RL's path and with NeMo-RL's names.
+
+    python examples/run_grpo_single_controller.py --config FILE [OVERRIDE ...]
+
+Exits 2 with one line when the configuration or the data cannot be used.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import ray
+
+from minirl.config import load_config
+from minirl.controller import SingleControllerActor, setup_single_controller
+from minirl.tokenizer import Tokenizer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, required=True)
+    args, overrides = parser.parse_known_args()
+    try:
+        master_config = load_config(args.config, overrides)
+        tokenizer = Tokenizer.load(master_config.policy.tokenizer.name)
+        actor_args, timing_metrics = setup_single_controller(master_config, tokenizer)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(f"setup took {timing_metrics['setup_s']:.1f} s", flush=True)
+    os.environ["RAY_DEDUP_LOGS"] = "0"
+    ray.init(address="local", include_dashboard=False, object_store_memory=100 << 20)
+    actor = SingleControllerActor.remote(actor_args)
+    ray.get(actor.run.remote())
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
+# SPDX-License-Identifier: Apache-2.0
+"""The single controller: one actor that rolls out, snapshots, trains and checkpoints.
+
+`setup_single_controller` builds its parts on the driver; they travel to the actor
+pickled, and get hold of devices and of the data plane only there.
+"""
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+
+from minirl.config import MasterConfig
+from minirl.data_plane import ROLLOUT_PARTITION, DataPlaneClient
+from minirl.dataset import Prompt, load_prompts
+from minirl.generation import GenerationEngine
+from minirl.model import load_policy
+from minirl.policy import (
+    BatchMeta,
+    Policy,
+    clipped_policy_gradient,
+    group_advantages,
+)
+from minirl.rollout import RolloutManager
+from minirl.snapshot import (
+    SnapshotWriter,
+    published,
+    restore_snapshot,
+    write_gym_checkpoint,
+)
+from minirl.tokenizer import Tokenizer
+from minirl.train_data_dump import TrainDataDump, new_run_dir
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass
+class SaveState:
+    """How far training is: optimizer steps done, and the weights' version."""
+
+    current_step: int = 0
+    trainer_version: int = 0
+
+
+@dataclass
+class ActorArgs:
+    """What the driver builds and the actor runs."""
+
+    master_config: MasterConfig
+    prompts: list[Prompt]
+    trainer_handle: Policy
+    dp_client: DataPlaneClient
+    rollout_manager: RolloutManager
+    save_state: SaveState
+    checkpoint: Path | None  # the trainer checkpoint to go on from
+    tokenizer: Tokenizer
+
+
+def latest_checkpoint(checkpoint_dir: Path) -> Path | None:
+    """The newest complete trainer checkpoint, `step_<n>`, if there is one."""
+    steps = [path for path in checkpoint_dir.glob("step_*") if path.name[5:].isdigit()]
+    return max(steps, key=lambda path: int(path.name[5:]), default=None)
+
+
+def setup_single_controller(
+    master_config: MasterConfig, tokenizer: Tokenizer
+) -> tuple[ActorArgs, dict[str, float]]:
+    """Build everything that the actor needs, and check what can be checked without it.
+
+    Raises:
+        ValueError: a data row is not usable.
+        FileNotFoundError: the policy's weights are missing.
+    """
+    started = time.monotonic()
+    load_policy(master_config.policy.model_name)
+    prompts = load_prompts(Path(master_config.data.train.data_path), tokenizer)
+    dp_client = DataPlaneClient()
+    save_state, checkpoint = SaveState(), None
+    if master_config.rollout_checkpointing.restore_mode == "latest":
+        checkpoint = latest_checkpoint(Path(master_config.checkpointing.checkpoint_dir))
+    if checkpoint:
+        info = json.loads((checkpoint / "training_info.json").read_text())
+        save_state = SaveState(info["current_step"], info["trainer_version"])
+    actor_args = ActorArgs(
+        master_config,
+        prompts,
+        Policy(master_config, dp_client),
+        dp_client,
+        RolloutManager(master_config, tokenizer, dp_client),
+        save_state,
+        checkpoint,
+        tokenizer,
+    )
+    return actor_args, {"setup_s": time.monotonic() - started}
+
+
+class SingleController:
+    """Rolls out and trains one step after the other."""
+
+    def __init__(self, actor_args: ActorArgs):
+        torch.set_num_threads(1)  # one is no slower here, and safe beside other work
+        self.args = actor_args
+        self.config = actor_args.master_config
+        self.policy = actor_args.trainer_handle
+        self.dp_client = actor_args.dp_client
+        self.rollouts = actor_args.rollout_manager
+        self.state = actor_args.save_state
+        self.checkpoint_dir = Path(self.config.checkpointing.checkpoint_dir)
+        self.dump: TrainDataDump | None = None
+        self.decode_s = 0.0
+        self.snapshot_s = 0.0
+
+    async def run(self) -> None:
+        """Train until `grpo.max_num_steps` optimizer steps are done."""
+        self._start()
+        restored = self._restore()
+        watchdog = asyncio.create_task(self._watch_for_stalls())
+        decoding = asyncio.create_task(self.rollouts.engine.run())
+        helpers = [watchdog, decoding]
+        try:
+            while self.state.current_step < self.config.grpo.max_num_steps:
+                if not restored:
+                    self.rollouts.begin_step(self.state.current_step)
+                restored = False
+                await self._until_done(self._roll_out(), helpers)
+                await self._until_done(asyncio.to_thread(self._train_step), helpers)
+        finally:
+            for task in helpers:
+                task.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            self.dp_client.close()
+
+    async def _until_done(
+        self, work: Coroutine[Any, Any, None], helpers: list[asyncio.Task[None]]
+    ) -> None:
+        """Await the work; a helper that ends first can only have failed."""
+        task = asyncio.create_task(work)
+        await asyncio.wait({task, *helpers}, return_when=asyncio.FIRST_COMPLETED)
+        for helper in helpers:
+            if helper.done():
+                task.cancel()
+                helper.result()
+        await task
+
+    def _start(self) -> None:
+        policy, checkpointing = self.config.policy, self.config.checkpointing
+        device = policy.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        run_dir = new_run_dir(Path(self.config.logger.log_dir))
+        if self.config.async_rl.log_full_train_data:
+            self.dump = TrainDataDump(run_dir)
+        self.dp_client.start()
+        self.policy.load(torch.device(device), self.args.checkpoint)
+        end_id = self.args.tokenizer.end_id
+        engine = GenerationEngine(self.config, self.dp_client, end_id)
+        model = load_policy(policy.model_name, device, PRECISIONS[policy.precision])
+        model.load_state_dict(self.policy.weights())
+        engine.load(model)
+        engine.weight_version = self.state.trainer_version
+        self.rollouts.load(engine, self.args.prompts)
+        if checkpointing.enabled:
+            self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def _snapshot_dir(self) -> Path:
+        """Where snapshots go that are based on the steps trained so far."""
+        step = self.state.current_step
+        base = f"step_{step}" if step else "bootstrap"
+        return self.checkpoint_dir / base / "rollout_snapshots"
+
+    def _restore(self) -> bool:
+        """Take up the newest snapshot of the step to train, if there is one."""
+        if self.config.rollout_checkpointing.restore_mode == "none":
+            return False
+        snapshots = published(self._snapshot_dir)
+        if snapshots:
+            restore_snapshot(snapshots[-1], self.rollouts)
+        return bool(snapshots)
+
+    # -- rollouts ------------------------------------------------------------------
+
+    async def _roll_out(self) -> None:
+        """Run the step's rollouts, with snapshots beside them."""
+        snapshots = asyncio.create_task(self._snapshot_periodically())
+        try:
+            await self._until_done(self.rollouts.run(), [snapshots])
+        finally:
+            snapshots.cancel()
+            await asyncio.gather(snapshots, return_exceptions=True)
+
+    async def _snapshot_periodically(self) -> None:
+        if not self.config.checkpointing.enabled:
+            return await asyncio.Event().wait()
+        settings = self.config.rollout_checkpointing
+        writer = SnapshotWriter(
+            self._snapshot_dir, self.rollouts, settings.keep_latest_k
+        )
+        while True:
+            await asyncio.sleep(settings.snapshot_attempt_interval_s)
+            writer.write(self.state.current_step, self.state.trainer_version)
+
+    async def _watch_for_stalls(self) -> None:
+        """Raise when neither a token nor a rollout nor a step is added for too long."""
+        settings = self.config.async_rl.stall_watchdog
+        seen, since = None, time.monotonic()
+        while True:
+            await asyncio.sleep(settings.interval_s)
+            decoded = self.rollouts.engine.decoded_tokens
+            progress = (decoded, self.rollouts.finished, self.state.current_step)
+            if progress != seen:
+                seen, since = progress, time.monotonic()
+            elif time.monotonic() - since > settings.stall_timeout_s:
+                raise TimeoutError(f"no progress for {settings.stall_timeout_s:g} s")
+
+    # -- training ------------------------------------------------------------------
+
+    def _train_step(self) -> None:
+        """Train the step's rows, hand the new weights over, dump and checkpoint."""
+        step = self.state.current_step + 1
+        tags = self.dp_client.get_tags(ROLLOUT_PARTITION)
+        sample_ids = sorted(
+            tags, key=lambda name: (tags[name]["prompt_idx"], tags[name]["generation"])
+        )
+        meta = BatchMeta(ROLLOUT_PARTITION, sample_ids)
+        rows = [tags[name] for name in sample_ids]
+        self._add_training_columns(meta, rows)
+        masks = self._fields(meta, ["token_loss_mask"])["token_loss_mask"]
+        valid = sum(
+            mask.sum().item() * row["sample_loss_mask"]
+            for mask, row in zip(masks, rows, strict=True)
+        )
+        loss_fn = clipped_policy_gradient(self.config.loss_fn.ratio_clip)
+        self.policy.begin_train_step(loss_fn, valid)
+        groups: dict[str, list[str]] = {}
+        for name in sample_ids:
+            groups.setdefault(tags[name]["group_id"], []).append(name)
+        first_idx = 0
+        for shard, names in enumerate(groups.values()):
+            part = BatchMeta(ROLLOUT_PARTITION, names)
+            self.policy.train_microbatches_from_meta(part)
+            if self.dump:
+                columns = ["token_ids", "token_loss_mask", "generation_logprobs"]
+                fields = self._fields(part, [*columns, "advantages", "prev_logprobs"])
+                part_tags = [tags[name] for name in names]
+                self.dump.write_part(step, shard, first_idx, names, fields, part_tags)
+            first_idx += len(names)
+        metrics = self.policy.finish_train_step()
+        self.state.current_step = step
+        self.state.trainer_version += 1
+        engine = self.rollouts.engine
+        engine.update_weights(self.policy.weights(), self.state.trainer_version)
+        self.dp_client.clear_samples(sample_ids, ROLLOUT_PARTITION)
+        if self.dump:
+            self.dump.publish(step)
+        self._save_checkpoint()
+        reward = sum(row["reward"] for row in rows) / len(rows)
+        print(
+            f"train step {step}/{self.config.grpo.max_num_steps}\n"
+            f"loss {metrics['loss']:.6f}, gradient norm {metrics['grad_norm']:.4f},"
+            f" mean reward {reward:.3f}, {len(rows)} rows",
+            flush=True,
+        )
+
+    def _fields(self, meta: BatchMeta, names: list[str]) -> dict[str, Any]:
+        return self.dp_client.get_samples(meta.sample_ids, meta.partition_id, names)
+
+    def _add_training_columns(self, meta: BatchMeta, rows: list[dict[str, Any]]) -> None:
+        """Put prev_logprobs and advantages, [L] a row, beside the rollouts' columns."""
+        masks = self._fields(meta, ["token_loss_mask"])["token_loss_mask"]
+        rewards: dict[str, list[float]] = {}
+        for row in rows:
+            rewards.setdefault(row["group_id"], []).append(row["reward"])
+        values = [x for group in rewards.values() for x in group_advantages(group)]
+        columns = {
+            "prev_logprobs": self.policy.get_logprobs_from_meta(meta),
+            "advantages": [
+                mask * value * row["sample_loss_mask"]
+                for mask, value, row in zip(masks, values, rows, strict=True)
+            ],
+        }
+        self.dp_client.put_samples(meta.sample_ids, meta.partition_id, columns)
+
+    def _save_checkpoint(self) -> None:
+        """Publish `step_<n>` by rename, when it is due."""
+        settings, step = self.config.checkpointing, self.state.current_step
+        if not settings.enabled or step % settings.save_period:
+            return
+        folder = self.checkpoint_dir / f"step_{step}"
+        partial = self.checkpoint_dir / f".step_{step}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        info = {"current_step": step, "trainer_version": self.state.trainer_version}
+        (partial / "training_info.json").write_text(json.dumps(info))
+        write_gym_checkpoint(partial, self.rollouts)
+        self.policy.save_checkpoint(partial)
+        if settings.save_data_plane:
+            self.dp_client.save_checkpoint(partial / "data_plane")
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+
+
+SingleControllerActor = ray.remote(num_cpus=0)(
+    type("SingleControllerActor", (SingleController,), {})
+)

@@ -1,0 +1,228 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rollout snapshots: written between two decode steps, and what a restart reads.
+
+A snapshot is written under a temporary name, published by rename and pruned to the
+newest few. It holds the ledger, each server's records of the episodes in flight, and
+the data plane's native checkpoint, in which every staging key it refers to is present.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minirl.data_plane import ROLLOUT_PARTITION
+from minirl.generation import Prefix, prefix_digest
+from minirl.rollout import (
+    GYM_INSTANCE,
+    Episode,
+    RolloutManager,
+    Segment,
+    ledger_document,
+    load_ledger,
+)
+
+
+def _episode_id(episode: Episode) -> dict[str, Any]:
+    attempt = episode.sibling.current.gym_attempt
+    return {"rollout_id": episode.rollout_id, "attempt": attempt}
+
+
+def _retained_keys(episode: Episode) -> list[str]:
+    """What a restart of the episode reads: finished turns, and the cut if any."""
+    keys = [key for segment in episode.segments for key in segment.staging_keys]
+    if episode.call and episode.call.can_be_cut:
+        keys += episode.call.staging_keys
+    return keys
+
+
+def _cut(episode: Episode) -> dict[str, Any]:
+    """The model server's record: the running call, and how it could go on."""
+    call, cuts = episode.call, []
+    if call:
+        continuation = {
+            "generation_token_count": len(call.token_ids),
+            "effective_output_limit": call.max_tokens,
+            "staging_keys": list(call.staging_keys),
+            "digest": call.digest(),
+            "first_weight_version": call.first_weight_version,
+            "terminal_finish_reason": None,
+            "terminal_stop_reason": None,
+        }
+        cut: dict[str, Any] = {"model_call_id": call.model_call_id}
+        cut["request_digest"] = call.request_digest
+        cut["continuation"] = continuation if call.can_be_cut else None
+        cuts.append(cut)
+    return {"episode_id": _episode_id(episode), "generation_cuts": cuts}
+
+
+def _agent(episode: Episode) -> dict[str, Any]:
+    segments = [
+        {"token_ids": segment.token_ids, "staging_keys": segment.staging_keys}
+        for segment in episode.segments
+    ]
+    return {"episode_id": _episode_id(episode), "segments": segments}
+
+
+def _resources(episode: Episode) -> dict[str, Any]:
+    return {"episode_id": _episode_id(episode), "state": episode.session.state()}
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def write_gym_checkpoint(folder: Path, manager: RolloutManager) -> None:
+    """Which episodes are in flight, and all staging keys that they still refer to."""
+    episodes = manager.episodes.values()
+    document = {
+        "instances": {GYM_INSTANCE: [_episode_id(episode) for episode in episodes]},
+        "staging_keys": {
+            GYM_INSTANCE: [
+                key for episode in episodes for key in _retained_keys(episode)
+            ]
+        },
+    }
+    _write_json(folder / "gym_checkpoint.json", document)
+
+
+def _write_gym_records(folder: Path, manager: RolloutManager) -> None:
+    gym = folder / "gym-instances" / GYM_INSTANCE / "replica-0" / "gym"
+    records: dict[Path, list[dict[str, Any]]] = {}
+    for episode in manager.episodes.values():
+        servers = {
+            gym / "agent" / episode.prompt.agent: _agent(episode),
+            gym / "model" / "policy_model": _cut(episode),
+            gym / "resources" / episode.prompt.environment: _resources(episode),
+        }
+        for server, record in servers.items():
+            records.setdefault(server, []).append(record)
+    for server, lines in records.items():
+        manifest = {"kind": server.parent.name, "record_count": len(lines)}
+        _write_json(
+            server / "manifest.json", manifest | {"records_file": "records.jsonl"}
+        )
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (server / "records.jsonl").write_text(text)
+
+
+class SnapshotWriter:
+    """Publishes numbered snapshots of one train step into a folder."""
+
+    def __init__(self, folder: Path, manager: RolloutManager, keep_latest_k: int):
+        self.folder = folder
+        self.manager = manager
+        self.keep_latest_k = keep_latest_k
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers = [int(path.name.split("_")[1]) for path in published(folder)]
+        self._next = max(numbers, default=0) + 1
+
+    def write(self, train_step: int, weight_version: int) -> Path:
+        """Cut every running call that can be continued, and publish the snapshot."""
+        manager, engine = self.manager, self.manager.engine
+        engine.stage([call for call in engine.running.values() if call.can_be_cut])
+        name = f"snapshot_{self._next:06d}"
+        partial = self.folder / f".{name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        versions = {"base_train_step": train_step, "trainer_version": weight_version}
+        _write_json(partial / "manifest.json", versions)
+        write_gym_checkpoint(partial, manager)
+        torch.save(ledger_document(manager.groups), partial / "rollout_recovery.pt")
+        rows = {"sample_ids": manager.completed_samples()}
+        torch.save(rows, partial / "replay_buffer_metadata.pt")
+        manager.dp_client.save_checkpoint(partial / "data_plane")
+        _write_gym_records(partial, manager)
+        snapshot = self.folder / name
+        partial.rename(snapshot)
+        self._next += 1
+        for old in published(self.folder)[: -self.keep_latest_k]:
+            shutil.rmtree(old)
+        return snapshot
+
+
+def published(folder: Path) -> list[Path]:
+    """The complete snapshots of a folder, oldest first."""
+    return sorted(folder.glob("snapshot_*"))
+
+
+def read_records(snapshot: Path, kind: str) -> dict[str, dict[str, Any]]:
+    """All records of one kind of server, by rollout id."""
+    records = {}
+    for path in snapshot.glob(f"gym-instances/*/replica-*/gym/{kind}/*/manifest.json"):
+        records_file = path.parent / json.loads(path.read_text())["records_file"]
+        for line in records_file.read_text().splitlines():
+            record = json.loads(line)
+            records[record["episode_id"]["rollout_id"]] = record
+    return records
+
+
+def restore_snapshot(snapshot: Path, manager: RolloutManager) -> None:
+    """Take up the snapshot's groups: finished rows stay, unfinished episodes go on.
+
+    Each unfinished episode keeps its instance and session and becomes attempt + 1. Its
+    finished turns are kept, a cut call will be continued, any other call restarts.
+
+    Raises:
+        RuntimeError: the data plane lacks a row or a staging key that the snapshot
+            refers to, or a cut does not have the digest that was recorded.
+    """
+    print(f"Selected rollout recovery snapshot: {snapshot}", flush=True)
+    engine, dp_client = manager.engine, manager.dp_client
+    dp_client.load_checkpoint(snapshot / "data_plane")
+    ledger = torch.load(snapshot / "rollout_recovery.pt", weights_only=True)
+    manager.groups = load_ledger(ledger)
+    live = {
+        partition: set(dp_client.list_sample_ids(partition))
+        for partition in (engine.partition, ROLLOUT_PARTITION)
+    }
+    checkpoint = json.loads((snapshot / "gym_checkpoint.json").read_text())
+    retained = {key for keys in checkpoint["staging_keys"].values() for key in keys}
+    missing = retained - live[engine.partition]
+    missing |= set(manager.completed_samples()) - live[ROLLOUT_PARTITION]
+    if missing:
+        raise RuntimeError(f"{snapshot}: the data plane lacks {sorted(missing)[0]}")
+    dp_client.clear_samples(sorted(live[engine.partition] - retained), engine.partition)
+    print("Native TQ checkpoint restored and validated", flush=True)
+    agents = read_records(snapshot, "agent")
+    models = read_records(snapshot, "model")
+    resources = read_records(snapshot, "resources")
+    unfinished = set()
+    for group in manager.groups:
+        for sibling in group.siblings:
+            rollout_id = group.rollout_id(sibling)
+            if sibling.current.status == "completed":
+                continue
+            unfinished.add(group.group_id)
+            if rollout_id not in agents:
+                continue  # dispatched, but not begun when the snapshot was taken
+            episode = manager.new_episode(group, sibling)
+            restore_session(episode, resources[rollout_id])
+            segments = agents[rollout_id]["segments"]
+            episode.segments = [Segment(**segment) for segment in segments]
+            episode.prefix = read_prefix(models[rollout_id], manager)
+            sibling.current.gym_attempt += 1
+    print(f"Loaded {len(unfinished)} unfinished rollout group(s)", flush=True)
+
+
+def restore_session(episode: Episode, record: dict[str, Any]) -> None:
+    """Put the episode's session into the recorded state."""
+    episode.session.restore(record["state"])
+
+
+def read_prefix(record: dict[str, Any], manager: RolloutManager) -> Prefix | None:
+    """What the record's call had generated when it was cut; None if it must restart."""
+    for cut in record["generation_cuts"]:
+        if continuation := cut["continuation"]:
+            keys, call = continuation["staging_keys"], cut["model_call_id"]
+            token_ids, logprobs = manager.engine.read_staged(keys)
+            request, digest = cut["request_digest"], continuation["digest"]
+            if prefix_digest(request, token_ids, logprobs) != digest:
+                raise RuntimeError(f"call {call}: its staged prefix is not {digest}")
+            version = continuation["first_weight_version"]
+            return Prefix(call, token_ids, logprobs, keys, version, request, digest)
+    return None
