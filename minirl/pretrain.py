@@ -350,7 +350,8 @@ def decoded_log_probs(
         table = torch.stack(steps, dim=1).cpu()
         generated = weights[:, 1:].cpu() > 0
         for row, index in enumerate(rows):
-            results[index] = table[row][generated[row]].unbind(-1)
+            chosen, margins = table[row][generated[row]].unbind(-1)
+            results[index] = (chosen, margins)
     return [results[index] for index in range(len(episodes))]
 
 

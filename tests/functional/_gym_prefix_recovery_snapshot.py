@@ -131,7 +131,7 @@ def _copy(snapshot: Path, copy: Path) -> bool:
 def select(snapshots: Path, copy: Path, timeout_s: float) -> dict[str, Any]:
     """Wait for a snapshot whose Workplace rollouts all carry a cut, and copy it."""
     deadline = time.monotonic() + timeout_s
-    seen: set[str] = set()
+    seen = {path.name for path in snapshots.glob("snapshot_*")}  # not of this run
     while time.monotonic() < deadline:
         published = sorted(snapshots.glob("snapshot_*"), key=os.path.getmtime)
         for snapshot in published[-1:]:
@@ -152,14 +152,13 @@ def select(snapshots: Path, copy: Path, timeout_s: float) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=["select"])
-    parser.add_argument("--checkpoint-dir", type=Path, required=True)
+    parser.add_argument("--snapshots", type=Path, required=True)
     parser.add_argument("--copy-to", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--timeout-s", type=float, required=True)
     args = parser.parse_args()
-    snapshots = args.checkpoint_dir / "bootstrap/rollout_snapshots"
     try:
-        selection = select(snapshots, args.copy_to, args.timeout_s)
+        selection = select(args.snapshots, args.copy_to, args.timeout_s)
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"error: no snapshot selected: {error}", file=sys.stderr)
         return 2

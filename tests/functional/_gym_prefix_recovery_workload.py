@@ -116,7 +116,9 @@ def main() -> int:
         limit = args.max_output_tokens
         rows.append(counter_row(args.gym_root, args.counter_items, limit))
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
-        print(f"error: an example row below {args.gym_root}: {error!r}", file=sys.stderr)
+        print(
+            f"error: an example row below {args.gym_root}: {error!r}", file=sys.stderr
+        )
         return 2
     partial = args.output.with_suffix(".partial")
     partial.write_text("".join(json.dumps(row) + "\n" for row in rows) * args.steps)
