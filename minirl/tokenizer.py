@@ -25,6 +25,7 @@ CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
 FILE_NAME = "tokenizer.json"
 
 _WORD = re.compile(r"[A-Za-z_]+")
+# No piece is a special token's name: a text can't smuggle in the end of a turn.
 _PIECE = re.compile(r" ?[A-Za-z_]+|.|\n", re.DOTALL)
 
 
@@ -56,12 +57,7 @@ class Tokenizer:
         self.words = list(words)
         spaced = [" " + word for word in words]
         self._tokens = [*SPECIAL_TOKENS, *CHARACTERS, *words, *spaced]
-        # Special tokens are left out: a text can't smuggle in the end of a turn.
-        self._ids = {
-            token: index
-            for index, token in enumerate(self._tokens)
-            if index >= len(SPECIAL_TOKENS)
-        }
+        self._ids = {token: index for index, token in enumerate(self._tokens)}
         self.vocab_size = len(self._tokens)
         (
             self.pad_id,

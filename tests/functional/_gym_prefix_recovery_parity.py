@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -21,14 +21,10 @@ from typing import Any
 
 import numpy as np
 
-try:
-    from orjson import loads as _fast_loads
-except ImportError:
-    _fast_loads = json.loads
-
-PER_TOKEN = ["token_ids", "token_loss_mask", "advantages", "generation_logprobs"]
-SCALARS = ["rewards", "sample_loss_mask", "input_lengths"]
+EXACT = ["token_ids", "token_loss_mask", "rewards", "sample_loss_mask", "input_lengths"]
+CLOSE = ["advantages", "prev_logprobs"]  # within rtol 1e-4 and atol 1e-5
 OPTIONAL = ["prev_logprobs", "pre_seq_error_sample_loss_mask", "prompt_ids"]
+PER_TOKEN = {"token_ids", "token_loss_mask", "generation_logprobs", *CLOSE}
 LOG_LINE = re.compile(
     r"generation prefix (?P<event>restored|completed): rollout_id=(?P<rollout_id>\S+)"
     r" model_call_id=(?P<call>\S+) source_model_call_id=(?P<source>\S+)"
@@ -53,19 +49,19 @@ class Row:
     columns: dict[str, np.ndarray]
 
     def __post_init__(self) -> None:
-        self.name = "step {step}, prompt {prompt_idx}, generation {generation}".format(
-            **self.where
-        )
-        self.sample_id = f"{self.group_id}_g{self.where['generation']}"
+        self.step, *identity = self.where.values()
+        self.identity = tuple(identity)
+        self.sample_id = f"{self.group_id}_g{self.identity[1]}"
+        self.name = _name(self.step, self.identity)
         self.generated = self.columns["token_loss_mask"] > 0
         edges = np.diff(self.generated, prepend=False, append=False).nonzero()[0]
         # a turn is a run of ones in the loss mask; what was cut is the last one
         self.start, self.end = map(int, edges[-2:] if len(edges) else (0, 0))
         self.problems = [] if len(edges) else ["no token is generated"]
         length = self.columns["input_lengths"].item()
-        for name in self.columns.keys() & {*PER_TOKEN, "prev_logprobs"}:
+        for name in sorted(PER_TOKEN & self.columns.keys()):
             if len(self.columns[name]) != length:
-                self.problems.append(f"{name} has not the {length} of input_lengths")
+                self.problems.append(f"{len(self.columns[name])} {name} for {length}")
 
 
 @dataclass
@@ -85,8 +81,12 @@ class Cut:
         """Whether the row's prefix is what the log says was restored, if it says so."""
         ids = row.columns["token_ids"][row.start :][: self.prefix].tolist()
         sha256 = hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
-        logged = {match["sha256"] for match in self.restored} - {None}
+        logged = {line["sha256"] for line in self.restored} - {None}
         return logged == {sha256} if logged else None
+
+
+def _name(step: int, identity: tuple[int, ...]) -> str:
+    return "step {}, prompt {}, generation {}".format(step, *identity)
 
 
 def _check(name: str, problems: list[Any], **counts: Any) -> dict[str, Any]:
@@ -94,11 +94,11 @@ def _check(name: str, problems: list[Any], **counts: Any) -> dict[str, Any]:
     return {"name": name, "passed": not found, "counts": counts, "problems": found}
 
 
-def _read(path: Path, parse: Callable[[bytes], Any], whole: bool = False) -> list[Any]:
+def _read(path: Path, parse: Callable[[Any], Any], whole: bool = False) -> list[Any]:
     """`parse` of every line, or of the whole file; errors name the file and line."""
     results: list[Any] = []
     try:
-        with path.open("rb") as file:
+        with path.open() as file:
             results.extend(map(parse, [file.read()] if whole else file))
     except OSError as error:
         raise EvidenceError(f"{path}: {error.strerror}") from None
@@ -106,13 +106,6 @@ def _read(path: Path, parse: Callable[[bytes], Any], whole: bool = False) -> lis
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise EvidenceError(f"{path}:{len(results) + 1}: {reason}") from None
     return results
-
-
-def _loads(text: bytes) -> Any:
-    try:
-        return _fast_loads(text)
-    except ValueError:
-        return json.loads(text)  # older heads write NaN and Infinity
 
 
 def _strings(value: Any) -> list[str]:
@@ -126,7 +119,7 @@ def _column(name: str, value: Any) -> np.ndarray:
     array = np.atleast_1d(np.array(inner))
     if array.dtype == object:
         array = array.astype(float)  # newer heads write a non-finite log-prob as null
-    kinds = "iu" if name in ("token_ids", "prompt_ids") else "iuf"
+    kinds = "i" if name in ("token_ids", "prompt_ids") else "if"
     if array.ndim > 1 or (array.size and array.dtype.kind not in kinds):
         raise ValueError(f"{name} is not a list of one list of numbers")
     return array
@@ -135,14 +128,14 @@ def _column(name: str, value: Any) -> np.ndarray:
 def _load_dump(run_dir: Path, step: int) -> list[Row]:
     """The rows of one train step in the file's order; none if it was not published."""
 
-    def parse(line: bytes) -> Row:
-        record = _loads(line)
+    def parse(line: str) -> Row:
+        record = json.loads(line)  # older heads write NaN and Infinity, which it takes
         (sample_id,), (tags,) = record["sample_id"], record["metadata"]
         match = re.fullmatch(r"(.+)_g(\d+)", sample_id)
         if record["step"] != step or not match:
             raise ValueError(f"step {record['step']}, sample_id {sample_id}")
         where = {"step": step, "prompt_idx": int(tags["prompt_idx"])}
-        names = [*PER_TOKEN, *SCALARS, *(name for name in OPTIONAL if name in record)]
+        names = {*EXACT, *PER_TOKEN, *OPTIONAL} - ({*OPTIONAL} - record.keys())
         columns = {name: _column(name, record[name]) for name in names}
         return Row(where | {"generation": int(match[2])}, match[1], columns)
 
@@ -152,19 +145,19 @@ def _load_dump(run_dir: Path, step: int) -> list[Row]:
 
 def _difference(name: str, a: Any, b: Any) -> Problem | None:
     """Where the reference's column `a` and the recovery's `b` differ first, if so."""
-    if a is None or b is None:  # a head that does not write the column writes neither
-        return None if a is b else {"position": 0, "in_both": False}
+    if a is None or b is None:
+        return None if a is b else {"position": 0, "differing": "absent in one run"}
     n = min(len(a), len(b))
     differs = a[:n] != b[:n]
-    if name in ("advantages", "prev_logprobs") and differs.any():
+    if name in CLOSE and differs.any():
         differs = ~np.isclose(b[:n], a[:n], rtol=1e-4, atol=1e-5, equal_nan=True)
     differs = np.append(differs, np.ones(max(len(a), len(b)) - n, dtype=bool))
     if not differs.any():
         return None
     at = int(differs.argmax())
     values = [column[at].item() if at < len(column) else None for column in (a, b)]
-    found = {"position": at, "reference": values[0], "recovery": values[1]}
-    return found | {"differing": int(differs.sum())}
+    both = dict(zip(("reference", "recovery"), values, strict=True))
+    return {"position": at, "differing": int(differs.sum()), **both}
 
 
 def _row_problem(
@@ -172,7 +165,7 @@ def _row_problem(
 ) -> Problem | None:
     """How the recovery's row `b` differs from the reference's row `a`, if it does."""
     found: dict[str, Problem] = {}
-    for name in [*PER_TOKEN[:3], *SCALARS, *OPTIONAL]:
+    for name in [*EXACT, "advantages", *OPTIONAL]:
         if difference := _difference(name, a.columns.get(name), b.columns.get(name)):
             found[name] = difference
     if not found:
@@ -180,16 +173,16 @@ def _row_problem(
     (name, first), place = next(iter(found.items())), "a row never cut"
     if cut:
         ends = b.start, b.start + cut.prefix
-        places = ["the prompt", "the restored prefix", "the continued tail"]
+        places = "the prompt", "the restored prefix", "the continued tail"
         place = places[sum(first["position"] >= end for end in ends)]
-    in_prefix = name == "token_ids" and place == "the restored prefix"
-    if cut and allow_pre_cut and in_prefix and cut.replayed(b):
-        if not found.keys() & {"rewards", "sample_loss_mask"}:
+        pre_cut = name == "token_ids" and place == "the restored prefix"
+        judged = found.keys() & {"rewards", "sample_loss_mask"}
+        if allow_pre_cut and pre_cut and not judged and cut.replayed(b):
             return None
     groups = {"reference_group_id": a.group_id, "recovery_group_id": b.group_id}
-    message = f"{b.name} (reference {a.group_id}, recovery {b.group_id}): {name}"
-    message += f"[{first['position']}] in {place}: reference {first.get('reference')}"
-    message += f", recovery {first.get('recovery')}; {', '.join(found)} differ"
+    values = f"reference {first.get('reference')}, recovery {first.get('recovery')}"
+    message = f"{b.name} (reference {a.group_id}, recovery {b.group_id}):"
+    message += f" {name}[{first['position']}] in {place}: {values}, {len(found)} differ"
     return {"message": message, **b.where, **groups, "place": place, "columns": found}
 
 
@@ -203,24 +196,24 @@ def assert_rows_match(
         found = f"{len(prompts)} prompts, expected {options.prompts_per_step}"
         yield {"message": f"step {step}: the reference trained {found}"}
     for run, rows in runs.items():
-        unmasked, groups = 0, {}
+        groups = {identity[0]: twins[0].group_id for identity, twins in rows.items()}
+        masks = [
+            x.columns["sample_loss_mask"] for twins in rows.values() for x in twins
+        ]
+        if not any(mask.item() > 0 for mask in masks):
+            yield {"message": f"step {step}: the {run} run trained no unmasked row"}
         for identity in sorted(expected | rows.keys()):
             twins = rows.get(identity, [])
             if len(twins) != (identity in expected):
-                name = "step {}, prompt {}, generation {}".format(step, *identity)
-                yield {
-                    "message": f"{name}: trained {len(twins)} times by the {run} run"
-                }
+                found = f"trained {len(twins)} times by the {run} run"
+                yield {"message": f"{_name(step, identity)}: {found}"}
             for row in twins:
-                unmasked += row.columns["sample_loss_mask"].item() > 0
-                if groups.setdefault(identity[0], row.group_id) != row.group_id:
-                    row.problems.append(f"in group {row.group_id}, siblings are not")
+                if row.group_id != groups[identity[0]]:
+                    row.problems.append(f"in a group other than {groups[identity[0]]}")
                 for problem in row.problems:
                     yield {"message": f"{row.name} ({run}): {problem}", **row.where}
-        if not unmasked:
-            yield {"message": f"step {step}: the {run} run trained no unmasked row"}
     for identity in sorted(runs["reference"].keys() & runs["recovery"].keys()):
-        a, b = (runs[run][identity][0] for run in ("reference", "recovery"))
+        a, b = runs["reference"][identity][0], runs["recovery"][identity][0]
         cut = cuts.get(b.sample_id)
         if problem := _row_problem(a, b, cut, options.allow_pre_cut):
             yield problem
@@ -232,10 +225,9 @@ def assert_prefixes_trained_once(cuts: list[Cut], strays: list[str]) -> dict[str
     if not cuts:
         problems.append("no call was cut, so nothing was recovered")
     for cut in cuts:
+        times = len(cut.restored), len(cut.completed), len(cut.trained)
         facts: list[tuple[str, Any, Any]] = [
-            ("times restored", len(cut.restored), 1),
-            ("times completed", len(cut.completed), 1),
-            ("times trained", len(cut.trained), 1),
+            ("restored, completed, trained", times, (1,) * 3)
         ]
         for line in cut.restored + cut.completed:
             rollout = line["rollout_id"].rpartition("_a")[0]
@@ -245,7 +237,7 @@ def assert_prefixes_trained_once(cuts: list[Cut], strays: list[str]) -> dict[str
             facts.append(("prefix_digest", line["digest"], cut.digest))
         for line in cut.completed:
             tail, total = int(line["tail"]), int(line["total"])
-            facts.append(("tail tokens", tail, max(tail, 1)))
+            facts.append(("tail", tail, max(tail, 1)))
             facts.append(("total_generation_tokens", total, cut.prefix + tail))
             facts += [("completed call", line["call"], x["call"]) for x in cut.restored]
             facts += [("trained tokens", length, total) for length, _ in cut.trained]
@@ -256,8 +248,8 @@ def assert_prefixes_trained_once(cuts: list[Cut], strays: list[str]) -> dict[str
             if found != expected:
                 name = f"{cut.sample_id}, call {cut.call}"
                 problems.append(f"{name}: {what}: {found}, expected {expected}")
-    tokens, restored = sum(x.prefix for x in cuts), sum(len(x.restored) for x in cuts)
-    counts = {"cuts": len(cuts), "restored": restored, "prefix tokens": tokens}
+    counts = {"cuts": len(cuts), "restored": sum(len(cut.restored) for cut in cuts)}
+    counts["prefix tokens"] = sum(cut.prefix for cut in cuts)
     return _check("prefixes trained once", problems, **counts)
 
 
@@ -274,8 +266,7 @@ def assert_old_keys_retired(
             problems.append(f"{owner[key]}: {key} is live as step {step} begins")
     for key in sorted(kept & owner.keys()):
         problems.append(f"{owner[key]}: {key} is still in the successor checkpoint")
-    counts = {"keys": len(owner), "probed steps": len(probe)}
-    return _check("old keys retired", problems, **counts)
+    return _check("old keys retired", problems, keys=len(owner), steps=len(probe))
 
 
 def assert_reward_signal(rewards: Counter[float]) -> dict[str, Any]:
@@ -291,10 +282,9 @@ def _agreement(a: Row, b: Row) -> Problem:
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     with np.errstate(invalid="ignore"):
         gaps = np.where(same, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf))
-    at = int(a.generated.nonzero()[0][gaps.argmax()])
-    message = f"{b.name}: generation_logprobs[{at}] differ by {gaps.max():.6g}"
-    counts = {"tokens": len(x), "identical": int(same.sum())}
-    counts["largest"] = float(gaps.max())
+    at, largest = int(a.generated.nonzero()[0][gaps.argmax()]), float(gaps.max())
+    message = f"{b.name}: generation_logprobs[{at}] differ by {largest:.6g}"
+    counts = {"tokens": len(x), "identical": int(same.sum()), "largest": largest}
     return {"message": message, **b.where, "position": at, **counts}
 
 
@@ -308,50 +298,45 @@ def assert_generation_logprobs_agree(
         least = f"expected at least {options.min_identical_logprobs:.2%}"
         message = f"{identical} of {tokens} log-probs are bit-identical, {least}"
         problems.insert(0, {"message": message})
-    largest = max((row["largest"] for row in rows), default=0.0)
-    counts = {"tokens": tokens, "identical": identical, "largest difference": largest}
+    counts = {"tokens": tokens, "identical": identical}
+    counts["largest difference"] = max((row["largest"] for row in rows), default=0.0)
     return _check("generation log-probs agree", problems, **counts)
 
 
 def _load_cuts(selection: Path, log: Path) -> tuple[list[Cut], list[str]]:
     """The cuts with the log lines of each, and the log lines that fit none."""
 
-    def parse(text: bytes) -> list[Cut]:
-        cuts = []
-        for cut in _loads(text)["cuts"]:
-            sample_id = f"{cut['group_id']}_g{int(cut['generation_index'])}"
-            count = cut.get("generation_token_count") or cut["prefix_token_count"]
-            digest, keys = cut["digest"], _strings(cut["staging_keys"])
-            cuts.append(Cut(sample_id, cut["model_call_id"], int(count), digest, keys))
-        return cuts
+    def cut(record: Any) -> Cut:
+        sample_id = f"{record['group_id']}_g{int(record['generation_index'])}"
+        count = record.get("generation_token_count") or record["prefix_token_count"]
+        digest, keys = record["digest"], _strings(record["staging_keys"])
+        return Cut(sample_id, record["model_call_id"], int(count), digest, keys)
 
-    (cuts,) = _read(selection, parse, whole=True)
-    by_call, strays = {cut.call: cut for cut in cuts}, []
-
-    def follow(line: bytes) -> None:
-        if b"generation prefix " in line:
-            if not (match := LOG_LINE.search(line.decode())):
+    def follow(line: str) -> None:
+        if "generation prefix " in line:
+            if not (match := LOG_LINE.search(line)):
                 raise ValueError("a torn line")
-            if cut := by_call.get(match["source"]):
-                getattr(cut, match["event"]).append(match)
+            if match["source"] in by_call:
+                getattr(by_call[match["source"]], match["event"]).append(match)
             else:
                 strays.append(match[0])
 
+    (cuts,) = _read(selection, lambda x: [*map(cut, json.loads(x)["cuts"])], whole=True)
+    by_call, strays = {cut.call: cut for cut in cuts}, list[str]()
     _read(log, follow)
     return cuts, strays
 
 
 def judge(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All five checks as {name, passed, counts, problems}; EvidenceError if it can't."""
+    """All five checks as {name, passed, counts, problems}; raises EvidenceError."""
 
-    def keys_at_step(line: bytes) -> tuple[int, set[str]]:
-        record = _loads(line)
+    def keys_at_step(line: str) -> tuple[int, set[str]]:
+        record = json.loads(line)
         return int(record["train_step"]), {*_strings(record["staging_keys"])}
 
-    def kept_keys(text: bytes) -> set[str]:
-        return {
-            x for keys in _loads(text)["staging_keys"].values() for x in _strings(keys)
-        }
+    def kept_keys(text: str) -> set[str]:
+        instances = json.loads(text)["staging_keys"].values()
+        return {key for keys in instances for key in _strings(keys)}
 
     cuts, strays = _load_cuts(options.selection, options.recovery_log)
     probe = _read(options.staging_keys, keys_at_step)
@@ -359,43 +344,44 @@ def judge(options: argparse.Namespace) -> list[dict[str, Any]]:
     (kept,) = _read(successor, kept_keys, whole=True)
     run_dirs, last_step = [], options.steps
     for log_dir in (options.reference_log_dir, options.recovery_log_dir):
-        jobs = sorted(log_dir.glob("exp_*"))
-        dumps = [
-            path.stem[15:] for path in log_dir.glob("exp_*/train_data_step*.jsonl")
-        ]
+        jobs, dumps = (
+            [*log_dir.glob("exp_*")],
+            [*log_dir.glob("*/train_data_step*.jsonl")],
+        )
         if len(jobs) != 1 or not dumps:
             found = f"{len(jobs)} with {len(dumps)} steps"
             raise EvidenceError(
                 f"{log_dir}: expected one exp_N with a dump, found {found}"
             )
-        run_dirs.append(jobs[0])
-        last_step = max(last_step, *(int(step) for step in dumps if step.isdigit()))
+        run_dirs += jobs
+        last_step = max(last_step, *(int(path.stem[15:]) for path in dumps))
     by_sample = {cut.sample_id: cut for cut in cuts}
     mismatches: list[Problem] = []
     agreements: list[Problem] = []
     rewards: Counter[float] = Counter()
     with ProcessPoolExecutor(2) as pool:
         for step in range(1, last_step + 1):
-            runs: dict[str, dict[Any, list[Row]]] = {"reference": {}, "recovery": {}}
+            runs: dict[str, dict[Any, list[Row]]] = {}
             loaded = pool.map(_load_dump, run_dirs, [step] * 2)
-            for by_identity, rows in zip(runs.values(), loaded, strict=True):
+            for run, rows in zip(("reference", "recovery"), loaded, strict=True):
+                runs[run] = defaultdict(list)
                 for row in rows:
-                    identity = row.where["prompt_idx"], row.where["generation"]
-                    by_identity.setdefault(identity, []).append(row)
+                    runs[run][row.identity].append(row)
             mismatches += assert_rows_match(step, runs, by_sample, options)
-            for a in sum(runs["reference"].values(), []):
-                rewards[a.columns["rewards"].item()] += 1
-            for identity, twins in runs["recovery"].items():
-                for b in twins:
-                    if cut := by_sample.get(b.sample_id):
-                        cut.trained.append((b.end - b.start, cut.replayed(b)))
-                    for a in runs["reference"].get(identity, []):
-                        ids = a.columns["token_ids"], b.columns["token_ids"]
-                        if np.array_equal(*ids) and not a.problems + b.problems:
-                            agreements.append(_agreement(a, b))
-    counts = {"rows": sum(rewards.values()), "steps": last_step}
+            for identity in runs["reference"].keys() | runs["recovery"].keys():
+                twins, ours = (runs[run].get(identity, []) for run in runs)
+                rewards.update(row.columns["rewards"].item() for row in twins)
+                for row in ours:
+                    if cut := by_sample.get(row.sample_id):
+                        cut.trained.append((row.end - row.start, cut.replayed(row)))
+                for a, b in zip(twins, ours, strict=False):
+                    equal = np.array_equal(
+                        a.columns["token_ids"], b.columns["token_ids"]
+                    )
+                    if equal and not a.problems + b.problems:
+                        agreements.append(_agreement(a, b))
     return [
-        _check("rows match", mismatches, **counts),
+        _check("rows match", mismatches, rows=rewards.total(), steps=last_step),
         assert_prefixes_trained_once(cuts, strays),
         assert_old_keys_retired(cuts, probe, kept, options.steps),
         assert_reward_signal(rewards),
@@ -423,13 +409,15 @@ def main() -> int:
     for check in checks:
         counts = ", ".join(f"{n} {what}" for what, n in check["counts"].items())
         print(f"{'PASS' if check['passed'] else 'FAIL'} {check['name']}: {counts}")
-        if check["problems"]:
+        for problem in check["problems"][:1]:
             more = f" (and {len(check['problems']) - 1} more)"
-            print(f"     {check['problems'][0]['message']}{more}")
+            print(f"     {problem['message']}{more}")
     passed = all(check["passed"] for check in checks)
     if options.verdict:
         partial = options.verdict.with_suffix(".partial")
-        partial.write_text(json.dumps({"passed": passed, "checks": checks}, indent=1))
+        evidence = {name: str(value) for name, value in vars(options).items()}
+        verdict = {"passed": passed, "evidence": evidence, "checks": checks}
+        partial.write_text(json.dumps(verdict, indent=1))
         os.replace(partial, options.verdict)
     return 0 if passed else 1
 

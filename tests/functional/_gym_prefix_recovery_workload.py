@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the prompts: per train step a Workplace group per list length, and a counter.
 
-The rows have NeMo-Gym's form. They are built from the Gym's example rows where
---gym-root has them, with only the needed tool kept, and from scratch elsewhere.
+Rows have NeMo-Gym's form and start from the Gym's example rows where there are any.
 """
 
 import argparse
@@ -13,85 +12,70 @@ import sys
 from pathlib import Path
 from typing import Any
 
-EVENT = {
-    "event_name": "checkpoint recovery sentinel",
-    "participant_email": "checkpoint-recovery@example.com",
-    "event_start": "2025-01-15 10:00:00",
-    "duration": "30",
-}
-OTHER_DURATION = "60"
+EVENT = {"event_name": "checkpoint recovery sentinel"}
+EVENT |= {"participant_email": "checkpoint-recovery@example.com"}
+EVENT |= {"event_start": "2025-01-15 10:00:00", "duration": "30"}
 WORKPLACE_PROMPT = (
     'Call calendar_create_event once with event_name "{event_name}", participant_email'
     ' "{participant_email}", event_start "{event_start}" and duration "{duration}".'
-    " After its result, write the integers from 1 to {items}, one per line,"
-    " and nothing else."
+    " After its result, write the integers from 1 to {items}, one per line, and nothing"
+    " else."
 )
+COUNTER_ITEMS = 64
 COUNTER_PROMPT = (
     "Call increment_counter once with count 1 and checkpoint_proof set to the integers"
-    " from 0 to {last}."
+    f" from 0 to {COUNTER_ITEMS - 1}."
 )
+PROOF = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+PROOF |= {"minItems": COUNTER_ITEMS, "maxItems": COUNTER_ITEMS}
+PROPERTIES = {
+    "calendar_create_event": {name: {"type": "string"} for name in EVENT},
+    "increment_counter": {
+        "count": {"type": "integer", "enum": [1]},
+        "checkpoint_proof": PROOF,
+    },
+}
 
 
-def _tool(name: str, properties: dict[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    schema["required"] = list(properties)
-    return {"type": "function", "name": name, "parameters": schema, "strict": True}
-
-
-def _row(
-    gym_root: Path | None, environment: str, agent: str, tool: str, prompt: str
-) -> dict[str, Any]:
-    """An example row of the environment, reduced to one forced tool and our prompt."""
-    row: dict[str, Any] = {"responses_create_params": {"input": [], "tools": []}}
-    path = Path("resources_servers") / environment / "data/example.jsonl"
-    if gym_root and (example := gym_root / path).exists():
-        with example.open() as lines:
-            row = json.loads(next(lines))
+def _row(args: Any, environment: str, agent: str, tool: str, prompt: str) -> Any:
+    """The environment's example row with our prompt, and one tool, which is forced."""
+    row: dict[str, Any] = {"responses_create_params": {"input": []}}
+    example = args.gym_root / "resources_servers" / environment / "data/example.jsonl"
+    if example.exists():
+        row = json.loads(example.read_text().splitlines()[0])
     params = row["responses_create_params"]
+    schema = {"type": "object", "properties": PROPERTIES[tool]}
+    schema |= {"required": [*PROPERTIES[tool]], "additionalProperties": False}
+    known = [kept for kept in params.get("tools", []) if kept["name"] == tool]
+    kept = known[0] if known else {"type": "function", "name": tool, "strict": True}
+    params["tools"] = [kept | {"parameters": schema}]
     params["input"] = [turn for turn in params["input"] if turn["role"] == "system"]
     params["input"].append({"role": "user", "content": prompt})
-    params["tools"] = [kept for kept in params["tools"] if kept["name"] == tool]
     params["tool_choice"] = {"type": "function", "name": tool}
-    params["parallel_tool_calls"] = False
+    params |= {
+        "parallel_tool_calls": False,
+        "max_output_tokens": args.max_output_tokens,
+    }
     return row | {"task_source": agent, "environment_name": environment}
 
 
-def workplace_row(
-    gym_root: Path | None, items: int, duration: str, max_output_tokens: int
-) -> dict[str, Any]:
-    """An episode that creates the sentinel event, then lists 1..`items`.
-
-    It earns reward 1 unless `duration`, which the verifier expects, is not the prompt's.
-    """
-    tool = "calendar_create_event"
-    agent = "workplace_assistant_checkpoint_test_agent"
-    prompt = WORKPLACE_PROMPT.format(items=items, **EVENT)
-    row = _row(gym_root, "workplace_assistant", agent, tool, prompt)
-    params = row["responses_create_params"]
-    params["tools"] = params["tools"] or [
-        _tool(tool, {name: {"type": "string"} for name in EVENT})
-    ]
-    params["max_output_tokens"] = max_output_tokens
-    arguments = json.dumps(EVENT | {"duration": duration})
-    truth = [{"name": tool, "arguments": arguments}]
-    return row | {"ground_truth": truth, "category": "workplace_assistant_calendar"}
-
-
-def counter_row(
-    gym_root: Path | None, items: int, max_output_tokens: int
-) -> dict[str, Any]:
-    """An episode of one schema-constrained call, which restarts after a crash."""
-    environment = "example_session_state_mgmt"
-    tool = "increment_counter"
-    prompt = COUNTER_PROMPT.format(last=items - 1)
-    row = _row(gym_root, environment, f"{environment}_simple_agent", tool, prompt)
-    proof = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-    proof |= {"minItems": items, "maxItems": items}
-    count = {"type": "integer", "enum": [1]}
-    params = row["responses_create_params"]
-    params["tools"] = [_tool(tool, {"count": count, "checkpoint_proof": proof})]
-    params["max_output_tokens"] = max_output_tokens
-    return row | {"initial_count": 3, "expected_count": 4, "category": environment}
+def build_rows(args: Any) -> list[dict[str, Any]]:
+    """The rows of one step; the second one's verifier expects another duration."""
+    rows = []
+    for index, items in enumerate(args.list_items):
+        prompt = WORKPLACE_PROMPT.format(items=items, **EVENT)
+        agent, tool = (
+            "workplace_assistant_checkpoint_test_agent",
+            "calendar_create_event",
+        )
+        row = _row(args, "workplace_assistant", agent, tool, prompt)
+        expected = EVENT | ({"duration": "60"} if index == 1 else {})
+        truth = [{"name": tool, "arguments": json.dumps(expected)}]
+        rows.append(row | {"ground_truth": truth, "category": "workplace_assistant"})
+    name = "example_session_state_mgmt"
+    row = _row(args, name, f"{name}_simple_agent", "increment_counter", COUNTER_PROMPT)
+    rows.append(row | {"category": name, "initial_count": 3, "expected_count": 4})
+    return rows
 
 
 def main() -> int:
@@ -99,29 +83,16 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--list-items", type=int, nargs="+", required=True)
-    parser.add_argument("--counter-items", type=int, required=True)
     parser.add_argument("--max-output-tokens", type=int, required=True)
-    parser.add_argument("--gym-root", type=Path)
+    parser.add_argument("--gym-root", type=Path, required=True)
     args = parser.parse_args()
-    if min(args.steps, args.counter_items, *args.list_items) < 1:
-        parser.error("steps, list items and counter items must be positive")
-    if len(args.list_items) < 2:
-        parser.error("expected two list lengths or more: the second one earns reward 0")
-    rows = []
     try:
-        for index, items in enumerate(args.list_items):
-            duration = OTHER_DURATION if index == 1 else EVENT["duration"]
-            row = workplace_row(args.gym_root, items, duration, args.max_output_tokens)
-            rows.append(row)
-        limit = args.max_output_tokens
-        rows.append(counter_row(args.gym_root, args.counter_items, limit))
-    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
-        print(
-            f"error: an example row below {args.gym_root}: {error!r}", file=sys.stderr
-        )
+        lines = [json.dumps(row) + "\n" for row in build_rows(args)]
+    except (LookupError, TypeError, ValueError) as error:
+        print(f"error: an example row in {args.gym_root}: {error!r}", file=sys.stderr)
         return 2
     partial = args.output.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(row) + "\n" for row in rows) * args.steps)
+    partial.write_text("".join(lines * args.steps))
     os.replace(partial, args.output)
     return 0
 

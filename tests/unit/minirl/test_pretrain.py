@@ -42,7 +42,7 @@ def sample_calls(model, rows, pick):
     tokens = workplace_episode(TOKENIZER, Event(), 1, 5, event_id=3).tokens
     prompt = tokens[: tokens.index(TOKENIZER.call_id)]
     cache = model.new_cache(rows, 192)
-    turns = []
+    turns: list[torch.Tensor] = []
     for position in range(192):
         forced = position < len(prompt)
         token = torch.full((rows,), prompt[position]) if forced else turns[-1]

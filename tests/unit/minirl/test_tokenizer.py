@@ -89,6 +89,11 @@ def test_tool_result_is_followed_by_the_assistant():
     assert text == "<|tool|>ok<|end|><|assistant|>"
 
 
+def test_call_is_rendered_as_compact_json():
+    ids = TOKENIZER.render_tool_call("increment_counter", {"count": 1, "list": [0, 1]})
+    assert ids == CALL
+
+
 def test_rendered_call_parses_to_name_and_arguments():
     arguments = {"count": 1, "list": [0, 1], "name": 'a "quoted" {word}'}
     ids = TOKENIZER.render_tool_call("increment_counter", arguments)
@@ -100,18 +105,18 @@ def test_rendered_call_parses_to_name_and_arguments():
     [
         [],
         [TOKENIZER.call_id],
-        CALL[1:],
-        CALL[:-1],
+        [TOKENIZER.user_id, *CALL[1:]],
+        [*CALL[:-1], TOKENIZER.pad_id],
         [*CALL[:-2], TOKENIZER.end_id],
         [TOKENIZER.call_id, *CALL[2:]],
-        [*CALL[:3], TOKENIZER.pad_id, *CALL[3:]],
+        [*CALL[:4], TOKENIZER.pad_id, *CALL[4:]],
         [*CALL[:-1], *TOKENIZER.encode("1"), TOKENIZER.end_id],
     ],
     ids=[
         "empty",
         "call token only",
-        "no call token",
-        "no end",
+        "another token first",
+        "another token last",
         "open brace",
         "no name",
         "special token inside",
