@@ -12,12 +12,12 @@ import json
 import os
 import re
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,33 +26,42 @@ CLOSE = ["advantages", "prev_logprobs"]  # within rtol 1e-4 and atol 1e-5
 OPTIONAL = ["prev_logprobs", "pre_seq_error_sample_loss_mask", "prompt_ids"]
 PER_TOKEN = {"token_ids", "token_loss_mask", "generation_logprobs", *CLOSE}
 LOG_LINE = re.compile(
-    r"generation prefix (?P<event>restored|completed): rollout_id=(?P<rollout_id>\S+)"
+    r"generation prefix (?P<event>restored|completed): rollout_id=(?P<sample>\S+)_a\S+"
     r" model_call_id=(?P<call>\S+) source_model_call_id=(?P<source>\S+)"
     r" prefix_tokens=(?P<prefix>\d+) (prefix_digest=(?P<digest>[0-9a-f]{64})\b"
     r"(.* prefix_ids_sha256=(?P<sha256>[0-9a-f]{64})\b)?"
     r"|tail_tokens=(?P<tail>\d+) total_generation_tokens=(?P<total>\d+))"
 )
 MALFORMED = ArithmeticError, AttributeError, LookupError, TypeError, ValueError
-Problem = dict[str, Any]  # "message", and where it is
+Problem = dict[str, Any]  # a "message", and where to look
+Check = dict[str, Any]  # name, passed, counts, problems
 
 
 class EvidenceError(Exception):
     """The evidence is missing, torn or malformed; the message says which and where."""
 
 
+class Identity(NamedTuple):
+    """What names a row in every run; group ids differ between runs."""
+
+    step: int
+    prompt_idx: int
+    generation: int
+
+    def __str__(self) -> str:
+        return "step {}, prompt {}, generation {}".format(*self)
+
+
 @dataclass
 class Row:
     """One row of a dump; `columns` holds arrays, [L] for those that are per token."""
 
-    where: dict[str, int]  # step, prompt_idx, generation
-    group_id: str
+    identity: Identity
+    sample_id: str
     columns: dict[str, np.ndarray]
 
     def __post_init__(self) -> None:
-        self.step, *identity = self.where.values()
-        self.identity = tuple(identity)
-        self.sample_id = f"{self.group_id}_g{self.identity[1]}"
-        self.name = _name(self.step, self.identity)
+        self.group_id = self.sample_id.rpartition("_g")[0]
         self.generated = self.columns["token_loss_mask"] > 0
         edges = np.diff(self.generated, prepend=False, append=False).nonzero()[0]
         # a turn is a run of ones in the loss mask; what was cut is the last one
@@ -62,6 +71,9 @@ class Row:
         for name in sorted(PER_TOKEN & self.columns.keys()):
             if len(self.columns[name]) != length:
                 self.problems.append(f"{len(self.columns[name])} {name} for {length}")
+
+
+Rows = dict[Identity, list[Row]]  # one row each, in a sound dump
 
 
 @dataclass
@@ -85,11 +97,7 @@ class Cut:
         return logged == {sha256} if logged else None
 
 
-def _name(step: int, identity: tuple[int, ...]) -> str:
-    return "step {}, prompt {}, generation {}".format(step, *identity)
-
-
-def _check(name: str, problems: list[Any], **counts: Any) -> dict[str, Any]:
+def _check(name: str, problems: list[Any], **counts: Any) -> Check:
     found = [x if isinstance(x, dict) else {"message": x} for x in problems]
     return {"name": name, "passed": not found, "counts": counts, "problems": found}
 
@@ -100,11 +108,8 @@ def _read(path: Path, parse: Callable[[Any], Any], whole: bool = False) -> list[
     try:
         with path.open() as file:
             results.extend(map(parse, [file.read()] if whole else file))
-    except OSError as error:
-        raise EvidenceError(f"{path}: {error.strerror}") from None
-    except (*MALFORMED, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise EvidenceError(f"{path}:{len(results) + 1}: {reason}") from None
+    except (OSError, RecursionError, *MALFORMED) as error:
+        raise EvidenceError(f"{path}:{len(results) + 1}: {error!r}") from None
     return results
 
 
@@ -125,28 +130,28 @@ def _column(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _load_dump(run_dir: Path, step: int) -> list[Row]:
-    """The rows of one train step in the file's order; none if it was not published."""
+def _load_dump(run_dir: Path, step: int) -> Rows:
+    """The rows of one train step; none if it was not published."""
 
     def parse(line: str) -> Row:
         record = json.loads(line)  # older heads write NaN and Infinity, which it takes
         (sample_id,), (tags,) = record["sample_id"], record["metadata"]
-        match = re.fullmatch(r"(.+)_g(\d+)", sample_id)
+        match = re.fullmatch(r".+_g(\d+)", sample_id)
         if record["step"] != step or not match:
             raise ValueError(f"step {record['step']}, sample_id {sample_id}")
-        where = {"step": step, "prompt_idx": int(tags["prompt_idx"])}
         names = {*EXACT, *PER_TOKEN, *OPTIONAL} - ({*OPTIONAL} - record.keys())
         columns = {name: _column(name, record[name]) for name in names}
-        return Row(where | {"generation": int(match[2])}, match[1], columns)
+        identity = Identity(step, int(tags["prompt_idx"]), int(match[1]))
+        return Row(identity, sample_id, columns)
 
-    path = run_dir / f"train_data_step{step}.jsonl"
-    return _read(path, parse) if path.exists() else []
+    path, rows = run_dir / f"train_data_step{step}.jsonl", Rows()
+    for row in _read(path, parse) if path.exists() else []:
+        rows.setdefault(row.identity, []).append(row)
+    return rows
 
 
-def _difference(name: str, a: Any, b: Any) -> Problem | None:
+def _difference(name: str, a: np.ndarray, b: np.ndarray) -> Problem | None:
     """Where the reference's column `a` and the recovery's `b` differ first, if so."""
-    if a is None or b is None:
-        return None if a is b else {"position": 0, "differing": "absent in one run"}
     n = min(len(a), len(b))
     differs = a[:n] != b[:n]
     if name in CLOSE and differs.any():
@@ -155,9 +160,10 @@ def _difference(name: str, a: Any, b: Any) -> Problem | None:
     if not differs.any():
         return None
     at = int(differs.argmax())
-    values = [column[at].item() if at < len(column) else None for column in (a, b)]
-    both = dict(zip(("reference", "recovery"), values, strict=True))
-    return {"position": at, "differing": int(differs.sum()), **both}
+    found = {"position": at, "differing": int(differs.sum())}
+    for run, column in (("reference", a), ("recovery", b)):
+        found[run] = column[at].item() if at < len(column) else None
+    return found
 
 
 def _row_problem(
@@ -166,7 +172,8 @@ def _row_problem(
     """How the recovery's row `b` differs from the reference's row `a`, if it does."""
     found: dict[str, Problem] = {}
     for name in [*EXACT, "advantages", *OPTIONAL]:
-        if difference := _difference(name, a.columns.get(name), b.columns.get(name)):
+        columns = [row.columns.get(name, np.empty(0)) for row in (a, b)]
+        if difference := _difference(name, *columns):
             found[name] = difference
     if not found:
         return None
@@ -180,38 +187,38 @@ def _row_problem(
         if allow_pre_cut and pre_cut and not judged and cut.replayed(b):
             return None
     groups = {"reference_group_id": a.group_id, "recovery_group_id": b.group_id}
-    values = f"reference {first.get('reference')}, recovery {first.get('recovery')}"
-    message = f"{b.name} (reference {a.group_id}, recovery {b.group_id}):"
-    message += f" {name}[{first['position']}] in {place}: {values}, {len(found)} differ"
-    return {"message": message, **b.where, **groups, "place": place, "columns": found}
+    values = f"reference {first['reference']}, recovery {first['recovery']}"
+    message = f"{b.identity} (reference {a.group_id}, recovery {b.group_id}):"
+    message += f" {name}[{first['position']}] in {place}: {values}; {', '.join(found)}"
+    where = {**b.identity._asdict(), **groups, "place": place, "columns": found}
+    return {"message": f"{message} differ", **where}
 
 
 def assert_rows_match(
-    step: int, runs: dict[str, dict[Any, list[Row]]], cuts: dict[str, Cut], options: Any
+    step: int, runs: dict[str, Rows], cuts: dict[str, Cut], options: Any
 ) -> Iterator[Problem]:
     """Both runs trained the same prompts x generations in a step, token for token."""
-    prompts = {prompt_idx for prompt_idx, _ in runs["reference"]}
-    expected = {(p, g) for p in prompts for g in range(options.generations_per_prompt)}
+    prompts = {identity.prompt_idx for identity in runs["reference"]}
+    generations = range(options.generations_per_prompt)
+    expected = {Identity(step, prompt, g) for prompt in prompts for g in generations}
     if len(prompts) != options.prompts_per_step:
         found = f"{len(prompts)} prompts, expected {options.prompts_per_step}"
         yield {"message": f"step {step}: the reference trained {found}"}
     for run, rows in runs.items():
-        groups = {identity[0]: twins[0].group_id for identity, twins in rows.items()}
-        masks = [
-            x.columns["sample_loss_mask"] for twins in rows.values() for x in twins
-        ]
-        if not any(mask.item() > 0 for mask in masks):
+        trained = [row for twins in rows.values() for row in twins]
+        if not any(row.columns["sample_loss_mask"].item() > 0 for row in trained):
             yield {"message": f"step {step}: the {run} run trained no unmasked row"}
         for identity in sorted(expected | rows.keys()):
-            twins = rows.get(identity, [])
-            if len(twins) != (identity in expected):
-                found = f"trained {len(twins)} times by the {run} run"
-                yield {"message": f"{_name(step, identity)}: {found}"}
-            for row in twins:
-                if row.group_id != groups[identity[0]]:
-                    row.problems.append(f"in a group other than {groups[identity[0]]}")
-                for problem in row.problems:
-                    yield {"message": f"{row.name} ({run}): {problem}", **row.where}
+            times = len(rows.get(identity, []))
+            if times != (identity in expected):
+                yield {"message": f"{identity}: trained {times} times by the {run} run"}
+        groups = {row.identity.prompt_idx: row.group_id for row in trained}
+        for row in trained:
+            if row.group_id != groups[row.identity.prompt_idx]:
+                row.problems.append("its prompt is split over two groups")
+            for problem in row.problems:
+                message = f"{row.identity} ({run} {row.group_id}): {problem}"
+                yield {"message": message, **row.identity._asdict()}
     for identity in sorted(runs["reference"].keys() & runs["recovery"].keys()):
         a, b = runs["reference"][identity][0], runs["recovery"][identity][0]
         cut = cuts.get(b.sample_id)
@@ -219,57 +226,52 @@ def assert_rows_match(
             yield problem
 
 
-def assert_prefixes_trained_once(cuts: list[Cut], strays: list[str]) -> dict[str, Any]:
+def assert_prefixes_trained_once(cuts: list[Cut], strays: list[str]) -> Check:
     """Each cut was restored, completed and trained exactly once, at its full length."""
     problems = [f"a call that was not cut: {stray}" for stray in strays]
     if not cuts:
         problems.append("no call was cut, so nothing was recovered")
     for cut in cuts:
-        times = len(cut.restored), len(cut.completed), len(cut.trained)
-        facts: list[tuple[str, Any, Any]] = [
-            ("restored, completed, trained", times, (1,) * 3)
+        restored = [(x["sample"], int(x["prefix"]), x["digest"]) for x in cut.restored]
+        completed = [(x["sample"], int(x["prefix"]), x["call"]) for x in cut.completed]
+        call = cut.restored[0]["call"] if cut.restored else "a restored call"
+        facts: list[Any] = [
+            ("restored", restored, [(cut.sample_id, cut.prefix, cut.digest)]),
+            ("completed", completed, [(cut.sample_id, cut.prefix, call)]),
+            ("times trained", len(cut.trained), 1),
         ]
-        for line in cut.restored + cut.completed:
-            rollout = line["rollout_id"].rpartition("_a")[0]
-            facts.append((f"{line['event']} rollout", rollout, cut.sample_id))
-            facts.append((f"{line['event']} prefix", int(line["prefix"]), cut.prefix))
-        for line in cut.restored:
-            facts.append(("prefix_digest", line["digest"], cut.digest))
         for line in cut.completed:
             tail, total = int(line["tail"]), int(line["total"])
-            facts.append(("tail", tail, max(tail, 1)))
-            facts.append(("total_generation_tokens", total, cut.prefix + tail))
-            facts += [("completed call", line["call"], x["call"]) for x in cut.restored]
+            facts.append(("total tokens", total, cut.prefix + max(tail, 1)))
             facts += [("trained tokens", length, total) for length, _ in cut.trained]
         facts += [
             ("prefix_ids_sha256 holds", x is not False, True) for _, x in cut.trained
         ]
         for what, found, expected in facts:
             if found != expected:
-                name = f"{cut.sample_id}, call {cut.call}"
-                problems.append(f"{name}: {what}: {found}, expected {expected}")
+                mismatch = f"{what} {found}, expected {expected}"
+                problems.append(f"{cut.sample_id}, call {cut.call}: {mismatch}")
     counts = {"cuts": len(cuts), "restored": sum(len(cut.restored) for cut in cuts)}
     counts["prefix tokens"] = sum(cut.prefix for cut in cuts)
     return _check("prefixes trained once", problems, **counts)
 
 
 def assert_old_keys_retired(
-    cuts: list[Cut], probe: list[tuple[int, set[str]]], kept: set[str], steps: int
-) -> dict[str, Any]:
+    cuts: list[Cut], probe: dict[int, set[str]], kept: set[str], steps: int
+) -> Check:
     """No staging key of a cut is live as a step begins, or kept by the successor."""
     owner = {key: cut.sample_id for cut in cuts for key in cut.staging_keys}
     problems = [f"{x.sample_id}: no staging keys" for x in cuts if not x.staging_keys]
-    for step in sorted({*range(1, steps + 1)} - {step for step, _ in probe}):
+    for step in sorted({*range(1, steps + 1)} - probe.keys()):
         problems.append(f"step {step}: no record of the live staging keys")
-    for step, live in probe:
-        for key in sorted(live & owner.keys()):
-            problems.append(f"{owner[key]}: {key} is live as step {step} begins")
-    for key in sorted(kept & owner.keys()):
-        problems.append(f"{owner[key]}: {key} is still in the successor checkpoint")
+    places = {f"live as step {step} begins": live for step, live in probe.items()}
+    places["still in the successor checkpoint"] = kept
+    for place, keys in places.items():
+        problems += [f"{owner[x]}: {x} is {place}" for x in sorted(keys & owner.keys())]
     return _check("old keys retired", problems, keys=len(owner), steps=len(probe))
 
 
-def assert_reward_signal(rewards: Counter[float]) -> dict[str, Any]:
+def assert_reward_signal(rewards: Counter[float]) -> Check:
     """The reference's rewards are not all the same."""
     same = f"the reference's rewards are all the same: {dict(rewards)}"
     counts = {f"of reward {x:g}": n for x, n in sorted(rewards.items())}
@@ -283,14 +285,12 @@ def _agreement(a: Row, b: Row) -> Problem:
     with np.errstate(invalid="ignore"):
         gaps = np.where(same, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf))
     at, largest = int(a.generated.nonzero()[0][gaps.argmax()]), float(gaps.max())
-    message = f"{b.name}: generation_logprobs[{at}] differ by {largest:.6g}"
+    message = f"{b.identity}: generation_logprobs[{at}] differ by {largest:.6g}"
     counts = {"tokens": len(x), "identical": int(same.sum()), "largest": largest}
-    return {"message": message, **b.where, "position": at, **counts}
+    return {"message": message, **b.identity._asdict(), "position": at, **counts}
 
 
-def assert_generation_logprobs_agree(
-    rows: list[Problem], options: Any
-) -> dict[str, Any]:
+def assert_generation_logprobs_agree(rows: list[Problem], options: Any) -> Check:
     """Log-probs of generated tokens agree, over the rows whose tokens are equal."""
     tokens, identical = (sum(row[x] for row in rows) for x in ("tokens", "identical"))
     problems = [row for row in rows if row["largest"] > options.max_logprob_difference]
@@ -312,14 +312,14 @@ def _load_cuts(selection: Path, log: Path) -> tuple[list[Cut], list[str]]:
         digest, keys = record["digest"], _strings(record["staging_keys"])
         return Cut(sample_id, record["model_call_id"], int(count), digest, keys)
 
-    def follow(line: str) -> None:
-        if "generation prefix " in line:
-            if not (match := LOG_LINE.search(line)):
+    def follow(text: str) -> None:
+        if "generation prefix " in text:
+            if not (line := LOG_LINE.search(text)):
                 raise ValueError("a torn line")
-            if match["source"] in by_call:
-                getattr(by_call[match["source"]], match["event"]).append(match)
+            if line["source"] in by_call:
+                getattr(by_call[line["source"]], line["event"]).append(line)
             else:
-                strays.append(match[0])
+                strays.append(line[0])
 
     (cuts,) = _read(selection, lambda x: [*map(cut, json.loads(x)["cuts"])], whole=True)
     by_call, strays = {cut.call: cut for cut in cuts}, list[str]()
@@ -327,8 +327,17 @@ def _load_cuts(selection: Path, log: Path) -> tuple[list[Cut], list[str]]:
     return cuts, strays
 
 
-def judge(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All five checks as {name, passed, counts, problems}; raises EvidenceError."""
+def _run_dir(log_dir: Path) -> tuple[Path, int]:
+    """The folder of the one job that logged there, and its last published step."""
+    jobs, dumps = [*log_dir.glob("exp_*")], [*log_dir.glob("*/train_data_step*.jsonl")]
+    if len(jobs) != 1 or not dumps:
+        found = f"{len(jobs)} with {len(dumps)} steps"
+        raise EvidenceError(f"{log_dir}: expected one exp_N with a dump, found {found}")
+    return jobs[0], max(int(path.stem[15:]) for path in dumps)
+
+
+def judge(options: argparse.Namespace) -> list[Check]:
+    """All five checks; raises EvidenceError when they cannot be made."""
 
     def keys_at_step(line: str) -> tuple[int, set[str]]:
         record = json.loads(line)
@@ -339,47 +348,30 @@ def judge(options: argparse.Namespace) -> list[dict[str, Any]]:
         return {key for keys in instances for key in _strings(keys)}
 
     cuts, strays = _load_cuts(options.selection, options.recovery_log)
-    probe = _read(options.staging_keys, keys_at_step)
+    probe = dict(_read(options.staging_keys, keys_at_step))
     successor = options.successor_checkpoint / "gym_checkpoint.json"
     (kept,) = _read(successor, kept_keys, whole=True)
-    run_dirs, last_step = [], options.steps
-    for log_dir in (options.reference_log_dir, options.recovery_log_dir):
-        jobs, dumps = (
-            [*log_dir.glob("exp_*")],
-            [*log_dir.glob("*/train_data_step*.jsonl")],
-        )
-        if len(jobs) != 1 or not dumps:
-            found = f"{len(jobs)} with {len(dumps)} steps"
-            raise EvidenceError(
-                f"{log_dir}: expected one exp_N with a dump, found {found}"
-            )
-        run_dirs += jobs
-        last_step = max(last_step, *(int(path.stem[15:]) for path in dumps))
+    reference_dir, reference_end = _run_dir(options.reference_log_dir)
+    recovery_dir, recovery_end = _run_dir(options.recovery_log_dir)
+    last_step = max(options.steps, reference_end, recovery_end)
     by_sample = {cut.sample_id: cut for cut in cuts}
-    mismatches: list[Problem] = []
-    agreements: list[Problem] = []
+    mismatches, agreements = list[Problem](), list[Problem]()
     rewards: Counter[float] = Counter()
     with ProcessPoolExecutor(2) as pool:
         for step in range(1, last_step + 1):
-            runs: dict[str, dict[Any, list[Row]]] = {}
-            loaded = pool.map(_load_dump, run_dirs, [step] * 2)
-            for run, rows in zip(("reference", "recovery"), loaded, strict=True):
-                runs[run] = defaultdict(list)
-                for row in rows:
-                    runs[run][row.identity].append(row)
+            loaded = pool.map(_load_dump, [reference_dir, recovery_dir], [step] * 2)
+            runs = dict(zip(("reference", "recovery"), loaded, strict=True))
             mismatches += assert_rows_match(step, runs, by_sample, options)
-            for identity in runs["reference"].keys() | runs["recovery"].keys():
-                twins, ours = (runs[run].get(identity, []) for run in runs)
+            for twins in runs["reference"].values():
                 rewards.update(row.columns["rewards"].item() for row in twins)
-                for row in ours:
-                    if cut := by_sample.get(row.sample_id):
-                        cut.trained.append((row.end - row.start, cut.replayed(row)))
-                for a, b in zip(twins, ours, strict=False):
-                    equal = np.array_equal(
-                        a.columns["token_ids"], b.columns["token_ids"]
-                    )
-                    if equal and not a.problems + b.problems:
-                        agreements.append(_agreement(a, b))
+            for identity, rows in runs["recovery"].items():
+                for b in rows:
+                    if cut := by_sample.get(b.sample_id):
+                        cut.trained.append((b.end - b.start, cut.replayed(b)))
+                    for a in runs["reference"].get(identity, []):
+                        ids = a.columns["token_ids"], b.columns["token_ids"]
+                        if np.array_equal(*ids) and not a.problems + b.problems:
+                            agreements.append(_agreement(a, b))
     return [
         _check("rows match", mismatches, rows=rewards.total(), steps=last_step),
         assert_prefixes_trained_once(cuts, strays),
