@@ -26,7 +26,7 @@ FILE_NAME = "tokenizer.json"
 
 _WORD = re.compile(r"[A-Za-z_]+")
 # No piece is a special token's name: a text can't smuggle in the end of a turn.
-_PIECE = re.compile(r" ?[A-Za-z_]+|.|\n", re.DOTALL)
+_PIECE = re.compile(r" ?[A-Za-z_]+|.", re.DOTALL)
 
 
 class Tokenizer:

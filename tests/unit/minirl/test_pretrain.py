@@ -49,8 +49,8 @@ def sample_calls(model, rows, pick):
         logits = model.decode_step(token, torch.full((rows,), position), cache)
         if position + 1 >= len(prompt):
             turns.append(pick(logits))
-    turns = torch.stack(turns, 1).tolist()
-    return [turn[: turn.index(TOKENIZER.end_id) + 1] for turn in turns]
+    sampled = torch.stack(turns, 1).tolist()
+    return [turn[: turn.index(TOKENIZER.end_id) + 1] for turn in sampled]
 
 
 def test_shipped_tokenizer_is_the_one_the_policy_was_trained_with(shipped):

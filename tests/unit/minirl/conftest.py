@@ -1,0 +1,230 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by minirl's tests: configurations, prompts, a data plane without Ray."""
+
+import asyncio
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from minirl.config import load_config
+from minirl.data_plane import DataPlaneClient
+from minirl.dataset import load_prompts
+from minirl.generation import GenerationEngine
+from minirl.model import ModelConfig, PolicyModel, load_policy
+from minirl.rollout import RolloutManager
+from minirl.tokenizer import Tokenizer
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).parents[3]
+POLICY = ROOT / "minirl" / "workplace-policy"
+HARNESS = ROOT / "tests" / "functional"
+
+
+class MemoryDataPlane(DataPlaneClient):
+    """The data plane as a dict; its checkpoint is one file."""
+
+    def __init__(self):
+        self.partitions = {}
+
+    def start(self):
+        pass
+
+    def close(self):
+        pass
+
+    def put_samples(self, sample_ids, partition_id, fields, tags=None):
+        partition = self.partitions.setdefault(partition_id, {})
+        for row, key in enumerate(sample_ids):
+            sample = partition.setdefault(key, {"fields": {}, "tags": {}})
+            if tags:
+                sample["tags"] = dict(tags[row])
+            for name, values in fields.items():
+                sample["fields"][name] = values[row].clone()
+
+    def get_samples(self, sample_ids, partition_id, fields):
+        partition = self.partitions.get(partition_id, {})
+        if absent := set(sample_ids) - set(partition):
+            raise ValueError(f"{partition_id} lacks {absent}")
+        rows = [partition[key]["fields"] for key in sample_ids]
+        return {name: [row[name].clone() for row in rows] for name in fields}
+
+    def get_tags(self, partition_id):
+        partition = self.partitions.get(partition_id, {})
+        return {key: sample["tags"] for key, sample in partition.items()}
+
+    def clear_samples(self, sample_ids, partition_id):
+        for key in sample_ids:
+            del self.partitions[partition_id][key]
+
+    def save_checkpoint(self, folder):
+        folder.mkdir(parents=True)
+        torch.save(self.partitions, folder / "partitions.pt")
+
+    def load_checkpoint(self, folder):
+        self.partitions = torch.load(folder / "partitions.pt", weights_only=True)
+
+
+@pytest.fixture(scope="session")
+def memory_data_plane():
+    """The class, to make as many as a test needs."""
+    return MemoryDataPlane
+
+
+@pytest.fixture(scope="session")
+def ray_session():
+    import ray
+
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        num_cpus=2,
+        object_store_memory=100 << 20,
+        namespace="minirl-tests",
+        log_to_driver=False,
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def load_harness():
+    """Loads a file of the harness by its path."""
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, HARNESS / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def write_workload():
+    """Writes the harness's prompts for some steps to a file."""
+
+    def write(path, list_items, steps=1):
+        script = HARNESS / "_gym_prefix_recovery_workload.py"
+        command = [sys.executable, script, "--output", path, f"--steps={steps}"]
+        command += ["--max-output-tokens=320", f"--gym-root={path.parent / 'none'}"]
+        command += ["--list-items", *map(str, list_items)]
+        subprocess.run(command, check=True)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def make_config():
+    """Makes a configuration for some prompts and generations, with overrides."""
+
+    def make(*overrides, prompts=3, generations=2):
+        return load_config(
+            ROOT / "examples/configs/grpo_minirl_single_controller.yaml",
+            [
+                f"policy.model_name={POLICY}",
+                "policy.device=cpu",
+                f"grpo.num_prompts_per_step={prompts}",
+                f"grpo.num_generations_per_prompt={generations}",
+                f"policy.train_global_batch_size={prompts * generations}",
+                "data.train.data_path=unused.jsonl",
+                *overrides,
+            ],
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return Tokenizer.load(POLICY)
+
+
+@pytest.fixture(scope="session")
+def shipped_policy():
+    return load_policy(POLICY).requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def random_policy(tokenizer):
+    """A tiny untrained policy, whose samples are far from certain."""
+    torch.manual_seed(0)
+    model = PolicyModel(ModelConfig(tokenizer.vocab_size, 128, layers=2))
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, std=0.15)
+    return model.requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def prompt_rows(tmp_path_factory, write_workload):
+    """Three data rows: lists of 4 and 24 integers, and a counter."""
+    path = write_workload(tmp_path_factory.mktemp("rows") / "rows.jsonl", [4, 24])
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory, prompt_rows, tokenizer):
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in prompt_rows))
+    return load_prompts(path, tokenizer)
+
+
+class Run:
+    """Rollouts of one step without a controller: its manager, decoded step by step."""
+
+    def __init__(self, config, tokenizer, policy, prompts):
+        self.data_plane = MemoryDataPlane()
+        self.manager = RolloutManager(config, tokenizer, self.data_plane)
+        self.engine = GenerationEngine(config, self.data_plane, tokenizer.end_id)
+        self.engine.load(policy)
+        self.manager.load(self.engine, prompts)
+
+    def decode(self, until=lambda: False):
+        """Run the manager's groups, or only until a condition holds."""
+
+        async def decode():
+            rollouts = asyncio.create_task(self.manager.run())
+            while not rollouts.done() and not until():
+                await asyncio.sleep(0)
+                if self.engine.running or self.engine._waiting:
+                    self.engine.step()
+            if rollouts.done():
+                rollouts.result()
+            rollouts.cancel()
+
+        asyncio.run(decode())
+
+    def rows(self):
+        """The finished rows by (prompt_idx, generation): fields, and tags."""
+        samples = self.data_plane.partitions["rollout_data"].values()
+        return {
+            (sample["tags"]["prompt_idx"], sample["tags"]["generation"]): sample
+            for sample in samples
+        }
+
+
+@pytest.fixture(scope="session")
+def make_run(make_config, tokenizer, shipped_policy, prompts):
+    """Makes a run of the shipped policy, with overrides of its configuration."""
+
+    def make(*overrides, prompts=prompts):
+        return Run(make_config(*overrides), tokenizer, shipped_policy, prompts)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def whole_run(make_run):
+    """A run that nothing interrupted."""
+    run = make_run()
+    run.manager.begin_step(0)
+    run.decode()
+    return run
