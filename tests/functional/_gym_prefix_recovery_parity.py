@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judge whether a recovered run trained exactly the rows an uninterrupted run trained.
 
-Reads the evidence of both runs, makes five assertions, prints a line for each and exits
+Makes five assertions over the evidence of both runs, prints a line for each and exits
 0 (all hold), 1 (an assertion failed) or 2 (the evidence cannot be judged).
 """
 
@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-EXACT = ["token_ids", "token_loss_mask", "rewards", "sample_loss_mask", "input_lengths"]
-CLOSE = ["advantages", "prev_logprobs"]  # within rtol 1e-4 and atol 1e-5
+NAMES = ["token_ids", "token_loss_mask", "rewards", "sample_loss_mask", "input_lengths"]
+NAMES += ["advantages", "generation_logprobs"]
 OPTIONAL = ["prev_logprobs", "pre_seq_error_sample_loss_mask", "prompt_ids"]
+CLOSE = {"advantages", "prev_logprobs"}  # within rtol 1e-4 and atol 1e-5
 PER_TOKEN = {"token_ids", "token_loss_mask", "generation_logprobs", *CLOSE}
 LOG_LINE = re.compile(
     r"generation prefix (?P<event>restored|completed): rollout_id=(?P<sample>\S+)_a\S+"
@@ -54,14 +55,14 @@ class Identity(NamedTuple):
 
 @dataclass
 class Row:
-    """One row of a dump; `columns` holds arrays, [L] for those that are per token."""
+    """One row of a dump; its columns are float64, [L] or [1]."""
 
     identity: Identity
-    sample_id: str
+    group_id: str
     columns: dict[str, np.ndarray]
 
     def __post_init__(self) -> None:
-        self.group_id = self.sample_id.rpartition("_g")[0]
+        self.sample_id = f"{self.group_id}_g{self.identity.generation}"
         self.generated = self.columns["token_loss_mask"] > 0
         edges = np.diff(self.generated, prepend=False, append=False).nonzero()[0]
         # a turn is a run of ones in the loss mask; what was cut is the last one
@@ -70,7 +71,7 @@ class Row:
         length = self.columns["input_lengths"].item()
         for name in sorted(PER_TOKEN & self.columns.keys()):
             if len(self.columns[name]) != length:
-                self.problems.append(f"{len(self.columns[name])} {name} for {length}")
+                self.problems.append(f"{len(self.columns[name])} {name} for {length:g}")
 
 
 Rows = dict[Identity, list[Row]]  # one row each, in a sound dump
@@ -91,7 +92,7 @@ class Cut:
 
     def replayed(self, row: Row) -> bool | None:
         """Whether the row's prefix is what the log says was restored, if it says so."""
-        ids = row.columns["token_ids"][row.start :][: self.prefix].tolist()
+        ids = row.columns["token_ids"][row.start :][: self.prefix].astype(int)
         sha256 = hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
         logged = {line["sha256"] for line in self.restored} - {None}
         return logged == {sha256} if logged else None
@@ -113,85 +114,56 @@ def _read(path: Path, parse: Callable[[Any], Any], whole: bool = False) -> list[
     return results
 
 
-def _strings(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"expected a list of strings, found {value!s:.50}")
-    return value
-
-
-def _column(name: str, value: Any) -> np.ndarray:
-    (inner,) = value
-    array = np.atleast_1d(np.array(inner))
-    if array.dtype == object:
-        array = array.astype(float)  # newer heads write a non-finite log-prob as null
-    kinds = "i" if name in ("token_ids", "prompt_ids") else "if"
-    if array.ndim > 1 or (array.size and array.dtype.kind not in kinds):
-        raise ValueError(f"{name} is not a list of one list of numbers")
-    return array
+def _parse_row(line: str) -> Row:
+    record = json.loads(line)  # older heads write NaN and Infinity, which it takes
+    (sample_id,), (tags,) = record["sample_id"], record["metadata"]
+    group_id, generation = sample_id.rsplit("_g", 1)
+    identity = int(record["step"]), int(tags["prompt_idx"]), int(generation)
+    names = NAMES + [name for name in OPTIONAL if name in record]
+    columns = {name: np.array(record[name], dtype=float).ravel() for name in names}
+    return Row(Identity(*identity), group_id, columns)
 
 
 def _load_dump(run_dir: Path, step: int) -> Rows:
     """The rows of one train step; none if it was not published."""
-
-    def parse(line: str) -> Row:
-        record = json.loads(line)  # older heads write NaN and Infinity, which it takes
-        (sample_id,), (tags,) = record["sample_id"], record["metadata"]
-        match = re.fullmatch(r".+_g(\d+)", sample_id)
-        if record["step"] != step or not match:
-            raise ValueError(f"step {record['step']}, sample_id {sample_id}")
-        names = {*EXACT, *PER_TOKEN, *OPTIONAL} - ({*OPTIONAL} - record.keys())
-        columns = {name: _column(name, record[name]) for name in names}
-        identity = Identity(step, int(tags["prompt_idx"]), int(match[1]))
-        return Row(identity, sample_id, columns)
-
     path, rows = run_dir / f"train_data_step{step}.jsonl", Rows()
-    for row in _read(path, parse) if path.exists() else []:
+    for row in _read(path, _parse_row) if path.exists() else []:
         rows.setdefault(row.identity, []).append(row)
     return rows
-
-
-def _difference(name: str, a: np.ndarray, b: np.ndarray) -> Problem | None:
-    """Where the reference's column `a` and the recovery's `b` differ first, if so."""
-    n = min(len(a), len(b))
-    differs = a[:n] != b[:n]
-    if name in CLOSE and differs.any():
-        differs = ~np.isclose(b[:n], a[:n], rtol=1e-4, atol=1e-5, equal_nan=True)
-    differs = np.append(differs, np.ones(max(len(a), len(b)) - n, dtype=bool))
-    if not differs.any():
-        return None
-    at = int(differs.argmax())
-    found = {"position": at, "differing": int(differs.sum())}
-    for run, column in (("reference", a), ("recovery", b)):
-        found[run] = column[at].item() if at < len(column) else None
-    return found
 
 
 def _row_problem(
     a: Row, b: Row, cut: Cut | None, allow_pre_cut: bool
 ) -> Problem | None:
     """How the recovery's row `b` differs from the reference's row `a`, if it does."""
-    found: dict[str, Problem] = {}
-    for name in [*EXACT, "advantages", *OPTIONAL]:
-        columns = [row.columns.get(name, np.empty(0)) for row in (a, b)]
-        if difference := _difference(name, *columns):
-            found[name] = difference
+    found: dict[str, int] = {}  # where each column differs first
+    for name in [*NAMES[:-1], *OPTIONAL]:
+        x, y = (row.columns.get(name, np.empty(0)) for row in (a, b))
+        shared = min(len(x), len(y))
+        differs = x[:shared] != y[:shared]
+        if name in CLOSE and differs.any():
+            differs = ~np.isclose(y[:shared], x[:shared], 1e-4, 1e-5, equal_nan=True)
+        if differs.any() or len(x) != len(y):
+            found[name] = int(differs.argmax()) if differs.any() else shared
     if not found:
         return None
-    (name, first), place = next(iter(found.items())), "a row never cut"
+    (name, at), place = next(iter(found.items())), "a row never cut"
     if cut:
-        ends = b.start, b.start + cut.prefix
         places = "the prompt", "the restored prefix", "the continued tail"
-        place = places[sum(first["position"] >= end for end in ends)]
-        pre_cut = name == "token_ids" and place == "the restored prefix"
-        judged = found.keys() & {"rewards", "sample_loss_mask"}
-        if allow_pre_cut and pre_cut and not judged and cut.replayed(b):
+        place = places[(at >= b.start) + (at >= b.start + cut.prefix)]
+        pre_cut = allow_pre_cut and name == "token_ids" and place == places[1]
+        if pre_cut and cut.replayed(b) and not found.keys() & {*NAMES[2:4]}:
             return None
+    values = [
+        f"{x:g}" for row in (a, b) for x in row.columns.get(name, [])[at : at + 1]
+    ]
+    message = (
+        f"{b.identity} (reference {a.group_id}, recovery {b.group_id}): {name}[{at}]"
+    )
+    message += f" in {place}: {' became '.join(values)}; {', '.join(found)} differ"
     groups = {"reference_group_id": a.group_id, "recovery_group_id": b.group_id}
-    values = f"reference {first['reference']}, recovery {first['recovery']}"
-    message = f"{b.identity} (reference {a.group_id}, recovery {b.group_id}):"
-    message += f" {name}[{first['position']}] in {place}: {values}; {', '.join(found)}"
     where = {**b.identity._asdict(), **groups, "place": place, "columns": found}
-    return {"message": f"{message} differ", **where}
+    return {"message": message, **where}
 
 
 def assert_rows_match(
@@ -244,9 +216,7 @@ def assert_prefixes_trained_once(cuts: list[Cut], strays: list[str]) -> Check:
             tail, total = int(line["tail"]), int(line["total"])
             facts.append(("total tokens", total, cut.prefix + max(tail, 1)))
             facts += [("trained tokens", length, total) for length, _ in cut.trained]
-        facts += [
-            ("prefix_ids_sha256 holds", x is not False, True) for _, x in cut.trained
-        ]
+        facts += [("ids_sha256 holds", x is not False, True) for _, x in cut.trained]
         for what, found, expected in facts:
             if found != expected:
                 mismatch = f"{what} {found}, expected {expected}"
@@ -306,24 +276,26 @@ def assert_generation_logprobs_agree(rows: list[Problem], options: Any) -> Check
 def _load_cuts(selection: Path, log: Path) -> tuple[list[Cut], list[str]]:
     """The cuts with the log lines of each, and the log lines that fit none."""
 
-    def cut(record: Any) -> Cut:
-        sample_id = f"{record['group_id']}_g{int(record['generation_index'])}"
-        count = record.get("generation_token_count") or record["prefix_token_count"]
-        digest, keys = record["digest"], _strings(record["staging_keys"])
-        return Cut(sample_id, record["model_call_id"], int(count), digest, keys)
+    def parse_cut(cut: Any) -> Cut:
+        sample_id = f"{cut['group_id']}_g{cut['generation_index']}"
+        count = cut.get("generation_token_count") or cut["prefix_token_count"]
+        call, keys = cut["model_call_id"], list.copy(cut["staging_keys"])
+        return Cut(sample_id, call, int(count), cut["digest"], keys)
 
-    def follow(text: str) -> None:
-        if "generation prefix " in text:
-            if not (line := LOG_LINE.search(text)):
-                raise ValueError("a torn line")
-            if line["source"] in by_call:
-                getattr(by_call[line["source"]], line["event"]).append(line)
-            else:
-                strays.append(line[0])
+    def parse_line(text: str) -> re.Match[str] | None:
+        line = LOG_LINE.search(text)
+        if "generation prefix " in text and not line:
+            raise ValueError("a torn line")
+        return line
 
-    (cuts,) = _read(selection, lambda x: [*map(cut, json.loads(x)["cuts"])], whole=True)
-    by_call, strays = {cut.call: cut for cut in cuts}, list[str]()
-    _read(log, follow)
+    (cuts,) = _read(selection, lambda x: [*map(parse_cut, json.loads(x)["cuts"])], True)
+    strays: list[str] = []
+    by_call = {cut.call: cut for cut in cuts}
+    for line in filter(None, _read(log, parse_line)):
+        cut = by_call.get(line["source"])
+        (getattr(cut, line["event"]) if cut else strays).append(
+            line if cut else line[0]
+        )
     return cuts, strays
 
 
@@ -341,25 +313,24 @@ def judge(options: argparse.Namespace) -> list[Check]:
 
     def keys_at_step(line: str) -> tuple[int, set[str]]:
         record = json.loads(line)
-        return int(record["train_step"]), {*_strings(record["staging_keys"])}
+        return int(record["train_step"]), {*list.copy(record["staging_keys"])}
 
     def kept_keys(text: str) -> set[str]:
-        instances = json.loads(text)["staging_keys"].values()
-        return {key for keys in instances for key in _strings(keys)}
+        return set().union(*map(list.copy, json.loads(text)["staging_keys"].values()))
 
     cuts, strays = _load_cuts(options.selection, options.recovery_log)
     probe = dict(_read(options.staging_keys, keys_at_step))
-    successor = options.successor_checkpoint / "gym_checkpoint.json"
-    (kept,) = _read(successor, kept_keys, whole=True)
-    reference_dir, reference_end = _run_dir(options.reference_log_dir)
-    recovery_dir, recovery_end = _run_dir(options.recovery_log_dir)
-    last_step = max(options.steps, reference_end, recovery_end)
+    (kept,) = _read(
+        options.successor_checkpoint / "gym_checkpoint.json", kept_keys, True
+    )
+    log_dirs = options.reference_log_dir, options.recovery_log_dir
+    run_dirs, ends = zip(*map(_run_dir, log_dirs), strict=True)
     by_sample = {cut.sample_id: cut for cut in cuts}
     mismatches, agreements = list[Problem](), list[Problem]()
     rewards: Counter[float] = Counter()
     with ProcessPoolExecutor(2) as pool:
-        for step in range(1, last_step + 1):
-            loaded = pool.map(_load_dump, [reference_dir, recovery_dir], [step] * 2)
+        for step in range(1, max(options.steps, *ends) + 1):
+            loaded = pool.map(_load_dump, run_dirs, [step] * 2)
             runs = dict(zip(("reference", "recovery"), loaded, strict=True))
             mismatches += assert_rows_match(step, runs, by_sample, options)
             for twins in runs["reference"].values():
@@ -373,7 +344,7 @@ def judge(options: argparse.Namespace) -> list[Check]:
                         if np.array_equal(*ids) and not a.problems + b.problems:
                             agreements.append(_agreement(a, b))
     return [
-        _check("rows match", mismatches, rows=rewards.total(), steps=last_step),
+        _check("rows match", mismatches, rows=rewards.total(), steps=max(ends)),
         assert_prefixes_trained_once(cuts, strays),
         assert_old_keys_retired(cuts, probe, kept, options.steps),
         assert_reward_signal(rewards),
@@ -402,8 +373,7 @@ def main() -> int:
         counts = ", ".join(f"{n} {what}" for what, n in check["counts"].items())
         print(f"{'PASS' if check['passed'] else 'FAIL'} {check['name']}: {counts}")
         for problem in check["problems"][:1]:
-            more = f" (and {len(check['problems']) - 1} more)"
-            print(f"     {problem['message']}{more}")
+            print(f"     {problem['message']} (and {len(check['problems']) - 1} more)")
     passed = all(check["passed"] for check in checks)
     if options.verdict:
         partial = options.verdict.with_suffix(".partial")

@@ -18,16 +18,13 @@ from typing import Any
 import torch
 
 SENTINEL = "checkpoint recovery sentinel"
-OWNED = ("group_id", "generation_index", "target_step", "gym_instance_id")
-CONTINUED = ("digest", "staging_keys")
+Episode = tuple[str, int]  # rollout_id, attempt
 
 
-def _records(snapshot: Path, instance: str, pattern: str) -> dict[Any, Any]:
-    """The records of some servers of an instance, by (rollout_id, attempt)."""
+def _records(snapshot: Path, servers: str) -> dict[Episode, Any]:
+    """The records of all servers that match the pattern."""
     records = {}
-    for path in snapshot.glob(
-        f"gym-instances/{instance}/*/gym/{pattern}/manifest.json"
-    ):
+    for path in snapshot.glob(f"gym-instances/*/replica-*/gym/{servers}/manifest.json"):
         manifest = json.loads(path.read_text())
         lines = (path.parent / manifest["records_file"]).read_text().splitlines()
         if len(lines) != manifest["record_count"]:
@@ -35,13 +32,13 @@ def _records(snapshot: Path, instance: str, pattern: str) -> dict[Any, Any]:
                 f"{path}: {len(lines)} of {manifest['record_count']} records"
             )
         for record in map(json.loads, lines):
-            episode = record["episode_id"]
-            records[episode["rollout_id"], episode["attempt"]] = record
+            name = record["episode_id"]
+            records[name["rollout_id"], name["attempt"]] = record
     return records
 
 
-def _dispatched(snapshot: Path) -> dict[Any, dict[str, Any]]:
-    """Whose rollouts are in flight at prefix level, by (rollout_id, gym attempt)."""
+def _in_flight(snapshot: Path) -> dict[Episode, Any]:
+    """Group, sibling and attempt of each rollout that can be restored mid-call."""
     ledger = torch.load(snapshot / "rollout_recovery.pt", weights_only=True)
     owners = {}
     for group in ledger["groups"]:
@@ -54,51 +51,55 @@ def _dispatched(snapshot: Path) -> dict[Any, dict[str, Any]]:
     return owners
 
 
-def _usable(model: Any, resources: Any, retained: set[str]) -> dict[str, Any] | None:
-    """The one call of an episode that can be continued, if there is exactly one."""
-    tables = resources["state"]["calendar"]["_calendar_events"]["columns"]
-    names = [name for x in tables if x["name"] == "event_name" for name in x["values"]]
-    usable = []
-    for cut in model["generation_cuts"]:
-        going_on = cut.get("continuation") or {"staging_keys": []}
-        count = going_on.get(
-            "generation_token_count", going_on.get("prefix_token_count")
-        )
-        if (
-            going_on["staging_keys"]
-            and 0 < count < going_on["effective_output_limit"]
-            and retained.issuperset(going_on["staging_keys"])
-            and going_on["terminal_finish_reason"] is None
-            and going_on["terminal_stop_reason"] is None
-        ):
-            kept = {name: going_on[name] for name in CONTINUED}
-            kept["generation_token_count"] = count
-            usable.append({"model_call_id": cut["model_call_id"], **kept})
-    return usable[0] if len(usable) == 1 and names.count(SENTINEL) == 1 else None
+def _continuation(cut: Any, retained: set[str], min_tokens: int) -> Any:
+    """Token count, digest and staging keys of a cut that can be continued."""
+    found = cut.get("continuation") or {"staging_keys": []}
+    count = found.get("generation_token_count") or found.get("prefix_token_count") or 0
+    usable = (
+        found["staging_keys"]
+        and retained.issuperset(found["staging_keys"])
+        and min_tokens <= count < found["effective_output_limit"]
+        and found["terminal_finish_reason"] is found["terminal_stop_reason"] is None
+    )
+    kept = {name: found.get(name) for name in ("digest", "staging_keys")}
+    return kept | {"generation_token_count": count} if usable else None
 
 
-def find_cuts(snapshot: Path, min_tokens: int) -> list[dict[str, Any]]:
+def find_cuts(snapshot: Path, min_tokens: int = 1) -> list[dict[str, Any]]:
     """The cut of each Workplace rollout in flight; [] unless all have a usable one.
 
     Raises OSError if the snapshot is pruned meanwhile, or LookupError, TypeError or
     ValueError if it does not have the documented form.
     """
     checkpoint = json.loads((snapshot / "gym_checkpoint.json").read_text())
-    owners, cuts = _dispatched(snapshot), []
-    for instance, listed in checkpoint["instances"].items():
-        episodes = {(entry["rollout_id"], entry["attempt"]) for entry in listed}
+    owners, cuts = _in_flight(snapshot), []
+    models, resources = _records(snapshot, "model/*"), _records(snapshot, "resources/*")
+    for episode in _records(snapshot, "agent/workplace_assistant*"):
+        if not (owner := owners.get(episode)):
+            continue
+        rollout_id, attempt = episode
+        instance = owner["gym_instance_id"]
+        entry = {"rollout_id": rollout_id, "attempt": attempt}
         retained = set(checkpoint["staging_keys"].get(instance, []))
-        models = _records(snapshot, instance, "model/*")
-        resources = _records(snapshot, instance, "resources/*")
-        for episode in _records(snapshot, instance, "agent/workplace_assistant*"):
-            if not (owner := owners.get(episode)):
-                continue
-            cut = episode in models and episode in resources and episode in episodes
-            cut = cut and _usable(models[episode], resources[episode], retained)
-            if not cut or cut["generation_token_count"] < min_tokens:
-                return []
-            ids = {"gym_rollout_id": episode[0], "gym_attempt": episode[1]}
-            cuts.append({**ids, **{name: owner[name] for name in OWNED}, **cut})
+        ids = ("group_id", "generation_index", "target_step", "gym_instance_id")
+        ids = {name: owner[name] for name in ids} | {"gym_rollout_id": rollout_id}
+        usable = [
+            ids | found | {"gym_attempt": attempt, "model_call_id": x["model_call_id"]}
+            for x in models.get(episode, {"generation_cuts": []})["generation_cuts"]
+            if (found := _continuation(x, retained, min_tokens))
+        ]
+        tables = resources[episode]["state"]["calendar"] if episode in resources else {}
+        columns = tables.get("_calendar_events", {"columns": []})["columns"]
+        once = [
+            x["values"].count(SENTINEL) for x in columns if x["name"] == "event_name"
+        ]
+        if (
+            len(usable) != 1
+            or once != [1]
+            or entry not in checkpoint["instances"][instance]
+        ):
+            return []
+        cuts += usable
     return cuts
 
 
@@ -115,11 +116,7 @@ def _copy(snapshot: Path, copy: Path) -> bool:
 
 
 def select(snapshots: Path, copy_to: Path, timeout_s: float, min_tokens: int) -> Any:
-    """Wait for the first snapshot from now on whose cuts are usable, and copy it.
-
-    `copy_to` then holds it alone, in place of an earlier crash's, than whose every cut
-    the new ones are longer.
-    """
+    """Copy the first snapshot published from now on whose cuts are all usable."""
     seen = {path.name for path in snapshots.glob("snapshot_*")}
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -139,9 +136,8 @@ def select(snapshots: Path, copy_to: Path, timeout_s: float, min_tokens: int) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=["select"])
-    parser.add_argument("--snapshots", type=Path, required=True)
-    parser.add_argument("--copy-to", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    for name in ("snapshots", "copy-to", "output"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--timeout-s", type=float, required=True)
     parser.add_argument("--min-tokens", type=int, default=1)
     args = parser.parse_args()

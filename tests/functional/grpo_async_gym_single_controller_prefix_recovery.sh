@@ -44,7 +44,9 @@ while read -r name nemo_rl minirl pattern meaning; do
   pattern=${pattern//N/[1-9][0-9]*} pattern=${pattern//R/[0-9]*\\.?[0-9]+(e-?[0-9]+)?}
   [[ ${!name} =~ ^$pattern$ ]] || die "$variable ($meaning): '${!name}' is not $pattern"
 done <<<"${SETTINGS:1}"
-[[ $HOOK != - ]] || HOOK=$HERE/_single_controller_turn_recovery_hook.py
+[[ $HOOK != - ]] || for HOOK in "$HERE"/_single_controller_{staging_key_probe,turn_recovery_hook}.py; do
+  [[ ! -f $HOOK ]] || break # the first where NeMo-RL has its own of the second name
+done
 [[ -f $HOOK ]] || die "SC_PREFIX_RECOVERY_HOOK: no file $HOOK"
 [[ $CONFIG == - || -f $CONFIG ]] || die "SC_PREFIX_RECOVERY_CONFIG: no file $CONFIG"
 IFS=, read -ra LENGTHS <<<"$LISTS"
@@ -130,7 +132,7 @@ GYM_CONFIGS=responses_api_models/vllm_model/configs/vllm_model_for_training.yaml
 GYM_CONFIGS+=,resources_servers/example_session_state_mgmt/configs/example_session_state_mgmt.yaml
 GYM_CONFIGS+=,responses_api_agents/checkpoint_test_agent/configs/workplace_assistant.yaml
 OVERRIDES=(
-  policy.{model_name,tokenizer.name}="$MODEL"
+  policy.{model_name,tokenizer.name}"=$MODEL"
   policy.max_total_sequence_length="$MAX_TOKENS"
   policy.generation.{max_new_tokens=$((MAX_TOKENS / 2)),temperature=1.0,top_p="$TOP_P"}
   policy.train_global_batch_size=$((PROMPTS * GENERATIONS))
@@ -140,7 +142,7 @@ OVERRIDES=(
   ++rollout_recovery.target_level=prefix
   ++rollout_checkpointing.{keep_latest_k=16,restore_mode=latest}
   async_rl.sampler.{name=in_order,max_lookahead_versions=0}
-  async_rl.{min_groups_for_streaming_train,max_inflight_prompts,max_buffered_rollouts}="$PROMPTS"
+  async_rl.{min_groups_for_streaming_train,max_inflight_prompts,max_buffered_rollouts}"=$PROMPTS"
   ++async_rl.log_full_train_data=true
   ++async_rl.rollout_failure.nemo_gym.rollout_timeout_s=300
   ++async_rl.stall_watchdog.{interval_s=10,stall_timeout_s=600,stall_action=abort}

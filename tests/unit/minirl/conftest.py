@@ -3,6 +3,7 @@
 """Shared by minirl's tests: configurations, prompts, a data plane without Ray."""
 
 import asyncio
+import functools
 import importlib.util
 import json
 import subprocess
@@ -61,7 +62,7 @@ class MemoryDataPlane(DataPlaneClient):
 
     def clear_samples(self, sample_ids, partition_id):
         for key in sample_ids:
-            del self.partitions[partition_id][key]
+            self.partitions.get(partition_id, {}).pop(key, None)
 
     def save_checkpoint(self, folder):
         folder.mkdir(parents=True)
@@ -125,6 +126,7 @@ def write_workload():
 def make_config():
     """Makes a configuration for some prompts and generations, with overrides."""
 
+    @functools.cache
     def make(*overrides, prompts=3, generations=2):
         return load_config(
             ROOT / "examples/configs/grpo_minirl_single_controller.yaml",
@@ -165,9 +167,16 @@ def random_policy(tokenizer):
 
 @pytest.fixture(scope="session")
 def prompt_rows(tmp_path_factory, write_workload):
-    """Three data rows: lists of 4 and 24 integers, and a counter."""
+    """Three data rows: lists of 4 and 24 integers, and a counter.
+
+    The counter's long system message takes so many steps to feed that its call still
+    runs when the lists are written.
+    """
     path = write_workload(tmp_path_factory.mktemp("rows") / "rows.jsonl", [4, 24])
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    system = {"role": "system", "content": "count " * 140}
+    rows[2]["responses_create_params"]["input"].insert(0, system)
+    return rows
 
 
 @pytest.fixture(scope="session")
