@@ -226,9 +226,7 @@ def in_common(evidence: Evidence) -> list[str]:
     rows = sum(identity[0] == step for identity in evidence.times["reference"])
     found = [f"step {step} differs first, in {len(pairs)} of its {rows} rows"]
     if later := len(evidence.differing()) - len(pairs):
-        found.append(
-            f"{later} rows of later steps differ, too: that may follow from it"
-        )
+        found.append(f"{later} rows of later steps differ, too: it may follow from it")
     cut = [pair for pair in pairs if pair.cut]
     if len(cut) == len(pairs):
         found.append("only rows that were cut in mid-decode")
@@ -238,11 +236,10 @@ def in_common(evidence: Evidence) -> list[str]:
     shared: dict[str, set[Any]] = {
         "prompt": {identity[1] for identity in suspects},
         "generation": {identity[2] for identity in suspects},
-        "instance": {evidence.instances.get(x.recovery.sample_id) for x in pairs}
-        - {None},
     }
-    if len(set(evidence.instances.values())) < 2:
-        del shared["instance"]  # all rows share the only one
+    if len(set(evidence.instances.values())) > 1 and len(cut) == len(pairs):
+        instances = {evidence.instances[pair.cut.sample_id] for pair in pairs}
+        shared["instance"] = instances
     for name, values in shared.items():
         if len(values) == 1 and len(pairs) > 1:
             found.append(f"all of {name} {values.pop()}")
@@ -257,14 +254,13 @@ def in_common(evidence: Evidence) -> list[str]:
 def _where(name: str, firsts: list[tuple[Pair, int]]) -> str:
     places = Counter(explanation.place(pair, at) for pair, at in firsts)
     named = ", ".join(f"in {place} ({n} rows)" for place, n in places.most_common())
-    sentence = f"{PER_TOKEN[name]} differ first {named}, never before token {min(x[1] for x in firsts)}"
+    earliest = min(at for _, at in firsts)
+    found = f"{PER_TOKEN[name]} differ first {named}, never before token {earliest}"
     if all(pair.cut for pair, _ in firsts):
         offsets = [at - pair.cut_at for pair, at in firsts]
-        spread = {min(offsets), max(offsets)}
-        sentence += (
-            f"; counted from the cut: {' to '.join(f'{x:+d}' for x in sorted(spread))}"
-        )
-    return sentence
+        ends = sorted({min(offsets), max(offsets)})
+        found += f"; counted from the cut: {' to '.join(f'{x:+d}' for x in ends)}"
+    return found
 
 
 def token_table(pair: Pair, decode: Decode) -> Table | None:

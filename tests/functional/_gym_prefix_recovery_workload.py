@@ -46,9 +46,9 @@ def _row(args: Any, environment: str, agent: str, tool: str, prompt: str) -> Any
     params = row["responses_create_params"]
     schema = {"type": "object", "properties": PROPERTIES[tool]}
     schema |= {"required": [*PROPERTIES[tool]], "additionalProperties": False}
-    known = [kept for kept in params.get("tools", []) if kept["name"] == tool]
-    kept = known[0] if known else {"type": "function", "name": tool, "strict": True}
-    params["tools"] = [kept | {"parameters": schema}]
+    own = {"type": "function", "name": tool, "parameters": schema, "strict": True}
+    kept = [kept for kept in params.get("tools", []) if kept["name"] == tool]
+    params["tools"] = [kept[0] if kept and "count" not in PROPERTIES[tool] else own]
     params["input"] = [turn for turn in params["input"] if turn["role"] == "system"]
     params["input"].append({"role": "user", "content": prompt})
     params["tool_choice"] = {"type": "function", "name": tool}

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -153,17 +154,17 @@ def test_part_written_again_replaces_the_first_try(dump):
 
 def test_published_file_is_whole_when_it_appears(dump, monkeypatch):
     write(dump, rows=3)
-    replace = Path.replace
-    seen = []
+    whole = (dump.run_dir / "train_data_step1.jsonl.part-0").read_text()
+    replace, published = os.replace, []
 
-    def check(source, target):
-        seen.append(len(Path(source).read_text().splitlines()))
-        assert not Path(target).exists()
-        return replace(Path(source), target)
+    def record(source, target):
+        assert not target.exists()
+        published.append(source.read_text())
+        replace(source, target)
 
-    monkeypatch.setattr("minirl.train_data_dump.os.replace", check)
+    monkeypatch.setattr(os, "replace", record)
     dump.publish(1)
-    assert seen == [3]
+    assert published == [whole]
 
 
 def test_runs_are_numbered_from_one(tmp_path):

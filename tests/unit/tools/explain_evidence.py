@@ -75,7 +75,9 @@ def cut_rows(change: Callable[[dict], None]) -> Edit:
     return edit
 
 
-def judged(folder: Path, edit: Edit = unchanged, restored: bool = True, live=()) -> Path:
+def judged(
+    folder: Path, edit: Edit = unchanged, restored: bool = True, live=()
+) -> Path:
     """Write the evidence, with `edit` done to the recovery, and judge it."""
     write_run(folder / "reference-logs", "ref", unchanged)
     write_run(folder / "phase2-logs", "rec", edit)

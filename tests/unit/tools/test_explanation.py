@@ -163,11 +163,7 @@ def test_a_passing_run_has_no_cause(tmp_path):
 
 
 def test_near_tie_needs_noise_before_and_unlikely_tokens(tmp_path):
-    def unlikely(row):
-        flip_a_near_tie(row)
-        row["generation_logprobs"][CUT_AT + 4] = -0.01
-
-    evidence = explain.read_verdict(judged(tmp_path / "a", cut_rows(flip_a_near_tie)))
+    evidence = explain.read_verdict(judged(tmp_path, cut_rows(flip_a_near_tie)))
     pair = evidence.pairs[1, 0, 0]
     pair.reference.columns["generation_logprobs"][CUT_AT + 4] = -0.7
     pair.recovery.columns["generation_logprobs"][CUT_AT + 4] = -0.71
