@@ -33,7 +33,7 @@ def main() -> None:
     print(f"setup took {timing_metrics['setup_s']:.1f} s", flush=True)
     os.environ["RAY_DEDUP_LOGS"] = "0"
     ray.init(address="local", include_dashboard=False, object_store_memory=100 << 20)
-    actor = SingleControllerActor.remote(actor_args)
+    actor = SingleControllerActor.remote(actor_args)  # type: ignore[attr-defined]
     ray.get(actor.run.remote())
     ray.shutdown()
 

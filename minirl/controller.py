@@ -199,7 +199,7 @@ class SingleController:
 
     async def _snapshot_periodically(self) -> None:
         if not self.config.checkpointing.enabled:
-            return await asyncio.Event().wait()
+            await asyncio.Event().wait()
         settings = self.config.rollout_checkpointing
         writer = SnapshotWriter(
             self._snapshot_dir, self.rollouts, settings.keep_latest_k
@@ -273,7 +273,9 @@ class SingleController:
     def _fields(self, meta: BatchMeta, names: list[str]) -> dict[str, Any]:
         return self.dp_client.get_samples(meta.sample_ids, meta.partition_id, names)
 
-    def _add_training_columns(self, meta: BatchMeta, rows: list[dict[str, Any]]) -> None:
+    def _add_training_columns(
+        self, meta: BatchMeta, rows: list[dict[str, Any]]
+    ) -> None:
         """Put prev_logprobs and advantages, [L] a row, beside the rollouts' columns."""
         masks = self._fields(meta, ["token_loss_mask"])["token_loss_mask"]
         rewards: dict[str, list[float]] = {}
@@ -308,6 +310,6 @@ class SingleController:
         partial.rename(folder)
 
 
-SingleControllerActor = ray.remote(num_cpus=0)(
-    type("SingleControllerActor", (SingleController,), {})
-)
+@ray.remote(num_cpus=0)
+class SingleControllerActor(SingleController):
+    """The controller as the one actor that a run's driver starts."""

@@ -157,7 +157,9 @@ class GenerationEngine:
         """
         if call.request_digest != prefix.request_digest:
             source = f"call {prefix.model_call_id}"
-            raise RuntimeError(f"{call.rollout_id}: its request is not that of {source}")
+            raise RuntimeError(
+                f"{call.rollout_id}: its request is not that of {source}"
+            )
         call.token_ids = list(prefix.token_ids)
         call.logprobs = list(prefix.logprobs)
         call.first_weight_version = prefix.first_weight_version

@@ -216,7 +216,9 @@ class RolloutManager:
     def _complete(self, episode: Episode) -> None:
         """Turn the episode into a row to train; retire its staging keys."""
         partition = self.engine.partition
-        token_ids, loss_mask, logprobs = [], [], []
+        token_ids: list[int] = []
+        loss_mask: list[float] = []
+        logprobs: list[float] = []
         for segment in episode.segments:
             if segment.staging_keys:
                 staged = self.engine.read_staged(segment.staging_keys)

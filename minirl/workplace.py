@@ -7,6 +7,7 @@ and the verifier compares the state it ends in with the one that the data row as
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol
 
 EVENT_COLUMNS = ["event_id", "event_name", "participant_email", "event_start"]
@@ -97,7 +98,7 @@ class CounterSession:
         return float(self._count == self._expected)
 
 
-ENVIRONMENTS = {
+ENVIRONMENTS: dict[str, Callable[[dict[str, Any]], Session]] = {
     "workplace_assistant": WorkplaceSession,
     "example_session_state_mgmt": CounterSession,
 }

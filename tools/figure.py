@@ -153,7 +153,10 @@ def _panel(
 
 def _strip(axes: Axes, y: int, pair: Pair, largest: float) -> None:
     top = y - 0.5 + GAP
-    for name, begin, end in explanation.regions(pair, pair.recovery):
+    a, b = pair.columns("token_ids")
+    # the recovery's own mask may be what is wrong
+    row = pair.reference if len(a) == len(b) else pair.recovery
+    for name, begin, end in explanation.regions(pair, row):
         axes.broken_barh([(begin, end - begin)], (top, STRIP), facecolor=COLORS[name])
     columns = [pair.differs(name) for name in ("token_ids", "token_loss_mask")]
     n = max(map(len, columns))

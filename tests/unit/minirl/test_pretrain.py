@@ -6,18 +6,17 @@ import pytest
 import torch
 
 from minirl import pretrain
-from minirl.model import ModelConfig, PolicyModel, load_policy
-from minirl.pretrain import (
+from minirl.episodes import (
     Event,
-    Trainer,
     collate,
     counter_episode,
-    decoded_log_probs,
+    random_episode,
     random_event,
-    training_batches,
     vocabulary,
     workplace_episode,
 )
+from minirl.model import ModelConfig, PolicyModel, load_policy
+from minirl.pretrain import Trainer, decoded_log_probs, training_batches
 from minirl.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
@@ -62,7 +61,7 @@ def test_shipped_tokenizer_is_the_one_the_policy_was_trained_with(shipped):
 def test_shipped_policy_is_exact_on_the_workload(shipped):
     episodes = [
         workplace_episode(TOKENIZER, Event(), 1, n, event_id=3)
-        for n in (1, 2, 9, 10, 11, 60, 99, 100, 101, 119, 120)
+        for n in (1, 2, 9, 10, 11, 60, 99, 100, 101, 120, 450)
     ] + [counter_episode(TOKENIZER, 1, 0, k - 1) for k in (1, 2, 10, 11, 63, 64)]
     assert all((m > 0).all() for _, m in decoded_log_probs(shipped, episodes))
 
@@ -70,7 +69,7 @@ def test_shipped_policy_is_exact_on_the_workload(shipped):
 def test_shipped_policy_is_exact_on_unseen_prompts(shipped):
     rng = random.Random("unseen")
     episodes = [
-        workplace_episode(TOKENIZER, random_event(rng), 1, rng.randint(1, 120), 12345)
+        workplace_episode(TOKENIZER, random_event(rng), 1, rng.randint(1, 200), 12345)
         for _ in range(32)
     ]
     exact = [(m > 0).all().item() for _, m in decoded_log_probs(shipped, episodes)]
@@ -105,47 +104,6 @@ def test_sampled_lists_are_right(shipped):
     assert log_probs[-listed:].sum().exp() > 0.98
 
 
-def test_workplace_episode_is_the_chat_of_the_workload():
-    episode = workplace_episode(TOKENIZER, Event(), 1, 3, 3, called_duration=45)
-    generated = [t for t, w in zip(episode.tokens, episode.weights, strict=True) if w]
-    assert TOKENIZER.decode(episode.tokens) == (
-        "<|user|>Call calendar_create_event once with event_name "
-        '"checkpoint recovery sentinel", participant_email '
-        '"checkpoint-recovery@example.com", event_start "2025-01-15 10:00:00" and '
-        'duration "30". After its result, write the integers from 1 to 3, one per '
-        "line, and nothing else.<|end|><|assistant|><|call|>calendar_create_event"
-        '{"event_name":"checkpoint recovery sentinel","participant_email":'
-        '"checkpoint-recovery@example.com","event_start":"2025-01-15 10:00:00",'
-        '"duration":"45"}<|end|><|tool|>{"event_id":"00000003"}<|end|><|assistant|>'
-        "1\n2\n3<|end|>"
-    )
-    assert TOKENIZER.decode(generated).endswith('"45"}<|end|>1\n2\n3<|end|>')
-    assert TOKENIZER.decode(generated).startswith("<|call|>")
-
-
-def test_counter_episode_is_the_chat_of_the_workload():
-    episode = counter_episode(TOKENIZER, 1, 0, 2)
-    assert TOKENIZER.decode(episode.tokens) == (
-        "<|user|>Call increment_counter once with count 1 and checkpoint_proof set to "
-        "the integers from 0 to 2.<|end|><|assistant|><|call|>increment_counter"
-        '{"count":1,"checkpoint_proof":[0,1,2]}<|end|>'
-    )
-
-
-def test_list_tokens_know_their_integer_and_the_stop_weighs_most():
-    episode = workplace_episode(TOKENIZER, Event(), 9, 11, event_id=0)
-    assert episode.integers[-8:] == [9, 9, 10, 10, 10, 11, 11, 11]
-    assert episode.weights[-8:] == [1.0] * 7 + [pretrain.STOP_WEIGHT]
-
-
-def test_words_of_random_episodes_are_whole_tokens():
-    rng = random.Random(0)
-    for _ in range(100):
-        tokens = pretrain.random_episode(TOKENIZER, rng, 20).tokens
-        texts = [TOKENIZER.decode([token]) for token in tokens]
-        assert not [text for text in texts if len(text) == 1 and text.isalpha()]
-
-
 def test_batches_keep_to_their_size_and_number():
     batches = list(training_batches(TOKENIZER, random.Random(0), 60, 30, 1024))
     assert len(batches) == 30
@@ -163,7 +121,7 @@ def test_lists_grow_during_training():
 def test_training_step_lowers_the_loss():
     torch.manual_seed(0)
     rng = random.Random(0)
-    batch = [pretrain.random_episode(TOKENIZER, rng, 9) for _ in range(4)]
+    batch = [random_episode(TOKENIZER, rng, 9) for _ in range(4)]
     config = ModelConfig(TOKENIZER.vocab_size, 256, layers=3, width=24)
     trainer = Trainer(PolicyModel(config), muon_rate=0.02, adam_rate=3e-3)
     losses = [trainer.step(batch, rate=1.0) for _ in range(10)]

@@ -46,7 +46,7 @@ def test_a_lost_row_is_drawn_without_tokens(tmp_path):
 def test_a_large_run_gives_a_page_of_bounded_height(tmp_path):
     evidence = explain.read_verdict(judged(tmp_path))
     pair = evidence.pairs[1, 0, 0]
-    for identity in [(step, p, 0) for step in range(1, 20) for p in range(100)]:
+    for identity in [(step, p, 0) for step in range(1, 9) for p in range(50)]:
         evidence.pairs[identity] = pair
         evidence.times["reference"][identity] = 1
         evidence.times["recovery"][identity] = 1
