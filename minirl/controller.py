@@ -115,8 +115,8 @@ class SingleController:
         self.state = actor_args.save_state
         self.checkpoint_dir = Path(self.config.checkpointing.checkpoint_dir)
         self.dump: TrainDataDump | None = None
-        self.decode_s = 0.0
         self.snapshot_s = 0.0
+        self.snapshots = 0
 
     async def run(self) -> None:
         """Train until `grpo.max_num_steps` optimizer steps are done."""
@@ -206,7 +206,10 @@ class SingleController:
         )
         while True:
             await asyncio.sleep(settings.snapshot_attempt_interval_s)
+            began = time.monotonic()
             writer.write(self.state.current_step, self.state.trainer_version)
+            self.snapshot_s += time.monotonic() - began
+            self.snapshots += 1
 
     async def _watch_for_stalls(self) -> None:
         """Raise when neither a token nor a rollout nor a step is added for too long."""
@@ -266,7 +269,9 @@ class SingleController:
         print(
             f"train step {step}/{self.config.grpo.max_num_steps}\n"
             f"loss {metrics['loss']:.6f}, gradient norm {metrics['grad_norm']:.4f},"
-            f" mean reward {reward:.3f}, {len(rows)} rows",
+            f" mean reward {reward:.3f}, {len(rows)} rows\n"
+            f"so far: {engine.decoded_tokens} tokens decoded in {engine.decode_s:.2f} s,"
+            f" {self.snapshots} snapshots in {self.snapshot_s:.2f} s",
             flush=True,
         )
 

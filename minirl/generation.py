@@ -14,6 +14,7 @@ piece; a snapshot stages the newest piece of every running call and refers to th
 
 import asyncio
 import hashlib
+import time
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,6 +108,7 @@ class GenerationEngine:
         self.end_id = end_id
         self.weight_version = 0
         self.decoded_tokens = 0
+        self.decode_s = 0.0
         self.running: dict[int, Call] = {}  # by slot
         self._free = list(range(self.slots))
         self._waiting: list[Call] = []
@@ -209,7 +211,9 @@ class GenerationEngine:
             if not self.running and not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
+            began = time.monotonic()
             self.step()
+            self.decode_s += time.monotonic() - began
             await asyncio.sleep(0)
 
     def step(self) -> None:
