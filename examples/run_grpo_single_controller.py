@@ -33,7 +33,9 @@ def main() -> None:
     print(f"setup took {timing_metrics['setup_s']:.1f} s", flush=True)
     os.environ["RAY_DEDUP_LOGS"] = "0"
     ray.init(address="local", include_dashboard=False, object_store_memory=100 << 20)
-    actor = SingleControllerActor.remote(actor_args)  # type: ignore[attr-defined]
+    gpus = int(actor_args.device == "cuda")
+    actor_class = SingleControllerActor.options(num_gpus=gpus)  # type: ignore[attr-defined]
+    actor = actor_class.remote(actor_args)
     ray.get(actor.run.remote())
     ray.shutdown()
 

@@ -8,6 +8,7 @@ pickled, and get hold of devices and of the data plane only there.
 
 import asyncio
 import json
+import os
 import shutil
 import time
 from collections.abc import Coroutine
@@ -32,9 +33,9 @@ from minirl.policy import (
 from minirl.rollout import RolloutManager
 from minirl.snapshot import (
     SnapshotWriter,
+    gym_checkpoint,
     published,
     restore_snapshot,
-    write_gym_checkpoint,
 )
 from minirl.tokenizer import Tokenizer
 from minirl.train_data_dump import TrainDataDump, new_run_dir
@@ -62,6 +63,7 @@ class ActorArgs:
     save_state: SaveState
     checkpoint: Path | None  # the trainer checkpoint to go on from
     tokenizer: Tokenizer
+    device: str  # cpu or cuda
 
 
 def latest_checkpoint(checkpoint_dir: Path) -> Path | None:
@@ -76,10 +78,15 @@ def setup_single_controller(
     """Build everything that the actor needs, and check what can be checked without it.
 
     Raises:
-        ValueError: a data row is not usable.
+        ValueError: a data row is not usable, or there is no GPU to use.
         FileNotFoundError: the policy's weights are missing.
     """
     started = time.monotonic()
+    device = master_config.policy.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("policy.device=cuda: torch finds no GPU")
     load_policy(master_config.policy.model_name)
     prompts = load_prompts(Path(master_config.data.train.data_path), tokenizer)
     dp_client = DataPlaneClient()
@@ -98,6 +105,7 @@ def setup_single_controller(
         save_state,
         checkpoint,
         tokenizer,
+        device,
     )
     return actor_args, {"setup_s": time.monotonic() - started}
 
@@ -107,6 +115,7 @@ class SingleController:
 
     def __init__(self, actor_args: ActorArgs):
         torch.set_num_threads(1)  # one is no slower here, and safe beside other work
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # or cuBLAS may vary its sums
         self.args = actor_args
         self.config = actor_args.master_config
         self.policy = actor_args.trainer_handle
@@ -152,9 +161,7 @@ class SingleController:
 
     def _start(self) -> None:
         policy, checkpointing = self.config.policy, self.config.checkpointing
-        device = policy.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = self.args.device
         run_dir = new_run_dir(Path(self.config.logger.log_dir))
         if self.config.async_rl.log_full_train_data:
             self.dump = TrainDataDump(run_dir)
@@ -207,9 +214,10 @@ class SingleController:
         while True:
             await asyncio.sleep(settings.snapshot_attempt_interval_s)
             began = time.monotonic()
-            writer.write(self.state.current_step, self.state.trainer_version)
+            files = writer.cut(self.state.current_step, self.state.trainer_version)
             self.snapshot_s += time.monotonic() - began
             self.snapshots += 1
+            await asyncio.to_thread(writer.publish, files)
 
     async def _watch_for_stalls(self) -> None:
         """Raise when neither a token nor a rollout nor a step is added for too long."""
@@ -270,8 +278,8 @@ class SingleController:
             f"train step {step}/{self.config.grpo.max_num_steps}\n"
             f"loss {metrics['loss']:.6f}, gradient norm {metrics['grad_norm']:.4f},"
             f" mean reward {reward:.3f}, {len(rows)} rows\n"
-            f"so far: {engine.decoded_tokens} tokens decoded in {engine.decode_s:.2f} s,"
-            f" {self.snapshots} snapshots in {self.snapshot_s:.2f} s",
+            f"so far {engine.decoded_tokens} tokens decoded in {engine.decode_s:.2f} s"
+            f" and {self.snapshots} snapshots cut in {self.snapshot_s:.2f} s",
             flush=True,
         )
 
@@ -307,7 +315,8 @@ class SingleController:
         partial.mkdir()
         info = {"current_step": step, "trainer_version": self.state.trainer_version}
         (partial / "training_info.json").write_text(json.dumps(info))
-        write_gym_checkpoint(partial, self.rollouts)
+        in_flight = json.dumps(gym_checkpoint(self.rollouts))
+        (partial / "gym_checkpoint.json").write_text(in_flight)
         self.policy.save_checkpoint(partial)
         if settings.save_data_plane:
             self.dp_client.save_checkpoint(partial / "data_plane")

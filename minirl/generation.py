@@ -29,6 +29,8 @@ from minirl.data_plane import DataPlaneClient
 from minirl.decoding import Decoder
 from minirl.model import PolicyModel
 
+MAX_PIECES = 4  # of a call; then they are staged anew as one
+
 
 @dataclass
 class Prefix:
@@ -184,7 +186,11 @@ class GenerationEngine:
         if not calls:
             return
         keys, token_ids, logprobs = [], [], []
+        merged: list[str] = []
         for call in calls:
+            if len(call.staging_keys) == MAX_PIECES:
+                merged += call.staging_keys
+                call.staged, call.staging_keys = 0, []
             piece = slice(call.staged, len(call.token_ids))
             keys.append(f"{call.model_call_id}/{piece.start}-{piece.stop}")
             token_ids.append(torch.tensor(call.token_ids[piece]))
@@ -195,6 +201,7 @@ class GenerationEngine:
         for call, key in zip(calls, keys, strict=True):
             call.staged = len(call.token_ids)
             call.staging_keys.append(key)
+        self.dp_client.clear_samples(merged, self.partition)
 
     def read_staged(self, keys: list[str]) -> tuple[list[int], list[float]]:
         """Token ids and log-probs that were staged under the keys, in their order."""

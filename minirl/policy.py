@@ -4,7 +4,7 @@
 
 The controller calls `begin_train_step` once, `train_microbatches_from_meta` once or
 more and `finish_train_step` once. Rows come from the data plane, in the order of the
-meta's sample ids, so equal rows give equal weights, bit for bit on a CPU.
+meta's sample ids, so equal rows give equal weights, bit for bit.
 """
 
 from collections.abc import Callable, Iterator
@@ -117,6 +117,7 @@ class Policy:
     def train_microbatches_from_meta(self, meta: BatchMeta) -> None:
         """Accumulate the gradients of the meta's rows."""
         names = ["token_ids", "token_loss_mask", "prev_logprobs", "advantages"]
+        torch.use_deterministic_algorithms(True)  # some backward kernels need telling
         for batch in self._microbatches(meta, names):
             logprobs = self._logprobs(batch["token_ids"])
             loss = self.loss_fn(
@@ -128,6 +129,7 @@ class Policy:
             loss = loss / self.global_valid_tokens
             loss.backward()
             self.loss += loss.item()
+        torch.use_deterministic_algorithms(False)  # no cumsum of a GPU knows how to
 
     def finish_train_step(self) -> dict[str, float]:
         """Apply the accumulated gradients; returns the step's metrics."""

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rollout snapshots: written between two decode steps, and what a restart reads.
+"""Rollout snapshots: cut between two decode steps, and what a restart reads.
 
-A snapshot is written under a temporary name, published by rename and pruned to the
+A snapshot is written under a temporary name, published by rename, and pruned to the
 newest few. It holds the ledger, each server's records of the episodes in flight, and
 the data plane's native checkpoint, in which every staging key it refers to is present.
 """
@@ -71,47 +71,42 @@ def _resources(episode: Episode) -> dict[str, Any]:
     return {"episode_id": _episode_id(episode), "state": episode.session.state()}
 
 
-def _write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value))
-
-
-def write_gym_checkpoint(folder: Path, manager: RolloutManager) -> None:
+def gym_checkpoint(manager: RolloutManager) -> dict[str, Any]:
     """Which episodes are in flight, and all staging keys that they still refer to."""
     episodes = manager.episodes.values()
-    document = {
+    keys = [key for episode in episodes for key in _retained_keys(episode)]
+    return {
         "instances": {GYM_INSTANCE: [_episode_id(episode) for episode in episodes]},
-        "staging_keys": {
-            GYM_INSTANCE: [
-                key for episode in episodes for key in _retained_keys(episode)
-            ]
-        },
+        "staging_keys": {GYM_INSTANCE: keys},
     }
-    _write_json(folder / "gym_checkpoint.json", document)
 
 
-def _write_gym_records(folder: Path, manager: RolloutManager) -> None:
-    gym = folder / "gym-instances" / GYM_INSTANCE / "replica-0" / "gym"
-    records: dict[Path, list[dict[str, Any]]] = {}
+def _gym_records(manager: RolloutManager) -> dict[str, Any]:
+    """The files of every server of the one Gym instance, by their paths."""
+    records: dict[str, list[dict[str, Any]]] = {}
     for episode in manager.episodes.values():
         servers = {
-            gym / "agent" / episode.prompt.agent: _agent(episode),
-            gym / "model" / "policy_model": _cut(episode),
-            gym / "resources" / episode.prompt.environment: _resources(episode),
+            f"agent/{episode.prompt.agent}": _agent(episode),
+            "model/policy_model": _cut(episode),
+            f"resources/{episode.prompt.environment}": _resources(episode),
         }
         for server, record in servers.items():
             records.setdefault(server, []).append(record)
+    files: dict[str, Any] = {}
     for server, lines in records.items():
-        manifest = {"kind": server.parent.name, "record_count": len(lines)}
-        _write_json(
-            server / "manifest.json", manifest | {"records_file": "records.jsonl"}
-        )
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (server / "records.jsonl").write_text(text)
+        folder = f"gym-instances/{GYM_INSTANCE}/replica-0/gym/{server}"
+        manifest = {"kind": server.partition("/")[0], "record_count": len(lines)}
+        manifest["records_file"] = "records.jsonl"
+        files[f"{folder}/manifest.json"] = manifest
+        files[f"{folder}/records.jsonl"] = lines
+    return files
 
 
 class SnapshotWriter:
-    """Publishes numbered snapshots of one train step into a folder."""
+    """Publishes numbered snapshots of one train step into a folder.
+
+    `cut` has to run between two decode steps; `publish` may run beside them.
+    """
 
     def __init__(self, folder: Path, manager: RolloutManager, keep_latest_k: int):
         self.folder = folder
@@ -119,27 +114,46 @@ class SnapshotWriter:
         self.keep_latest_k = keep_latest_k
         folder.mkdir(parents=True, exist_ok=True)
         numbers = [int(path.name.split("_")[1]) for path in published(folder)]
-        self._next = max(numbers, default=0) + 1
+        self._number = max(numbers, default=0)
 
-    def write(self, train_step: int, weight_version: int) -> Path:
-        """Cut every running call that can be continued, and publish the snapshot."""
+    @property
+    def _partial(self) -> Path:
+        return self.folder / ".snapshot.partial"
+
+    def cut(self, train_step: int, weight_version: int) -> dict[str, Any]:
+        """Cut every running call that can be continued, at this moment.
+
+        Stages what the calls have generated, saves the data plane, and returns the
+        snapshot's other files: their contents by their paths.
+        """
         manager, engine = self.manager, self.manager.engine
         engine.stage([call for call in engine.running.values() if call.can_be_cut])
-        name = f"snapshot_{self._next:06d}"
-        partial = self.folder / f".{name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+        shutil.rmtree(self._partial, ignore_errors=True)
+        self._partial.mkdir()
+        manager.dp_client.save_checkpoint(self._partial / "data_plane")
         versions = {"base_train_step": train_step, "trainer_version": weight_version}
-        _write_json(partial / "manifest.json", versions)
-        write_gym_checkpoint(partial, manager)
-        torch.save(ledger_document(manager.groups), partial / "rollout_recovery.pt")
-        rows = {"sample_ids": manager.completed_samples()}
-        torch.save(rows, partial / "replay_buffer_metadata.pt")
-        manager.dp_client.save_checkpoint(partial / "data_plane")
-        _write_gym_records(partial, manager)
-        snapshot = self.folder / name
-        partial.rename(snapshot)
-        self._next += 1
+        return {
+            "manifest.json": versions,
+            "gym_checkpoint.json": gym_checkpoint(manager),
+            "rollout_recovery.pt": ledger_document(manager.groups),
+            "replay_buffer_metadata.pt": {"sample_ids": manager.completed_samples()},
+            **_gym_records(manager),
+        }
+
+    def publish(self, files: dict[str, Any]) -> Path:
+        """Write the files, publish the snapshot by rename, and prune the oldest."""
+        for name, content in files.items():
+            path = self._partial / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.suffix == ".pt":
+                torch.save(content, path)
+            elif path.suffix == ".jsonl":
+                path.write_text("".join(json.dumps(line) + "\n" for line in content))
+            else:
+                path.write_text(json.dumps(content))
+        self._number += 1
+        snapshot = self.folder / f"snapshot_{self._number:06d}"
+        self._partial.rename(snapshot)
         for old in published(self.folder)[: -self.keep_latest_k]:
             shutil.rmtree(old)
         return snapshot

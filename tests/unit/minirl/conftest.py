@@ -6,9 +6,13 @@ import asyncio
 import functools
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+# Not set_num_threads: TransferQueue restores what torch had when it was imported.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
@@ -20,8 +24,6 @@ from minirl.generation import GenerationEngine
 from minirl.model import ModelConfig, PolicyModel, load_policy
 from minirl.rollout import RolloutManager
 from minirl.tokenizer import Tokenizer
-
-torch.set_num_threads(1)
 
 ROOT = Path(__file__).parents[3]
 POLICY = ROOT / "minirl" / "workplace-policy"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from minirl.controller import (
     latest_checkpoint,
     setup_single_controller,
 )
-from minirl.snapshot import published
+from minirl.snapshot import SnapshotWriter, published
 
 LISTS = [5, 6]
 COLUMNS = ["token_ids", "token_loss_mask", "advantages", "generation_logprobs"]
@@ -181,18 +182,11 @@ def test_trainer_checkpoint_names_its_step_and_refers_to_no_key(job, step):
     assert (folder / "data_plane").is_dir()
 
 
-def test_job_in_memory_trains_the_same_rows(job, in_memory, set_up, tmp_path):
-    run(set_up(tmp_path))
-    for step in (1, 2):
-        assert_same_rows(dump(tmp_path, step), dump(job, step))
-        assert equal(weights(tmp_path, step), weights(job, step))
-
-
 # -- logs ----------------------------------------------------------------------------
 
 
 def test_train_steps_are_logged_with_their_maximum(in_memory, set_up, tmp_path, capsys):
-    run(set_up(tmp_path, generations=2))
+    run(set_up(tmp_path, generations=1))
     lines = capsys.readouterr().out.splitlines()
     steps = [line for line in lines if line.startswith("train step")]
     assert steps == ["train step 1/2", "train step 2/2"]
@@ -231,87 +225,106 @@ def test_probe_on_the_trainer_is_called_once_a_step(in_memory, set_up, tmp_path)
 FAST = "rollout_checkpointing.snapshot_attempt_interval_s=0.001"
 
 
-def in_lists(controller):
-    """The newest snapshot was taken while the lists were written."""
-    running = getattr(controller.rollouts, "engine", None)
-    calls = running.running.values() if running else []
-    cuts = [call for call in calls if call.key[2] == 1 and len(call.staging_keys) > 2]
-    return len(cuts) == 4
+def snapshot_in_lists(step):
+    """Whether the lists of a step are being written; a snapshot of them if so."""
+
+    def condition(job):
+        if job.state.current_step != step or not hasattr(job.rollouts, "engine"):
+            return False
+        calls = job.rollouts.engine.running.values()
+        found = [call for call in calls if call.key[2] == 1 and len(call.token_ids) > 2]
+        if len(found) < 8:
+            return False
+        SnapshotWriter(job._snapshot_dir, job.rollouts, 1).write(step, step)
+        return True
+
+    return condition
 
 
-@pytest.fixture
-def whole_job(in_memory, set_up, tmp_path):
-    folder = tmp_path / "whole"
-    run(set_up(folder, generations=2))
+def copy_checkpoint(job, folder, step):
+    """A folder that holds one trainer checkpoint of the job, and nothing else."""
+    name = Path("checkpoints") / f"step_{step}"
+    shutil.copytree(job / name, folder / name)
     return folder
 
 
 def test_job_killed_in_mid_decode_trains_the_rows_of_a_whole_one(
-    whole_job, set_up, tmp_path, capsys
+    job, in_memory, set_up, tmp_path, capsys
 ):
-    folder = tmp_path / "killed"
-    run_until(set_up(folder, FAST, generations=2), in_lists)
-    capsys.readouterr()
-    run(set_up(folder, generations=2))
-    assert len(re.findall("generation prefix completed", capsys.readouterr().out)) == 4
+    run_until(set_up(tmp_path), snapshot_in_lists(step=0))
+    run(set_up(tmp_path))
+    log = capsys.readouterr().out
+    assert len(re.findall("generation prefix completed", log)) == 8
     for step in (1, 2):
-        found = dump(folder, step, exp="exp_002")
-        assert_same_rows(found, dump(whole_job, step))
-        assert equal(weights(folder, step), weights(whole_job, step))
+        assert_same_rows(dump(tmp_path, step, exp="exp_002"), dump(job, step))
+        assert equal(weights(tmp_path, step), weights(job, step))
 
 
 def test_job_killed_in_its_second_step_goes_on_there(
-    whole_job, set_up, tmp_path, capsys
+    job, in_memory, set_up, tmp_path, capsys
 ):
-    folder = tmp_path / "killed"
-    args = set_up(folder, FAST, generations=2)
-    run_until(args, lambda job: job.state.current_step == 1 and in_lists(job))
-    snapshots = published(folder / "checkpoints" / "step_1" / "rollout_snapshots")
-    manifest = json.loads((snapshots[-1] / "manifest.json").read_text())
-    assert manifest == {"base_train_step": 1, "trainer_version": 1}
-    args = set_up(folder, generations=2)
-    assert args.save_state.current_step == 1
-    run(args)
-    assert_same_rows(dump(folder, 2, exp="exp_002"), dump(whole_job, 2))
-    assert equal(weights(folder, 2), weights(whole_job, 2))
-    assert not (folder / "logs/exp_002/train_data_step1.jsonl").exists()
+    folder = copy_checkpoint(job, tmp_path / "killed", step=1)
+    run_until(set_up(folder), snapshot_in_lists(step=1))
+    run(set_up(folder))
+    log = capsys.readouterr().out
+    assert len(re.findall("generation prefix completed", log)) == 8
+    assert_same_rows(dump(folder, 2, exp="exp_002"), dump(job, 2))
+    assert equal(weights(folder, 2), weights(job, 2))
 
 
 def test_job_goes_on_from_a_trainer_checkpoint_without_a_snapshot(
-    whole_job, set_up, tmp_path
+    job, in_memory, set_up, tmp_path
 ):
-    folder = tmp_path / "stopped"
-    run(set_up(folder, "grpo.max_num_steps=1", generations=2))
-    run(set_up(folder, generations=2))
-    assert_same_rows(dump(folder, 2, exp="exp_002"), dump(whole_job, 2))
-    assert equal(weights(folder, 2), weights(whole_job, 2))
+    folder = copy_checkpoint(job, tmp_path / "stopped", step=1)
+    run(set_up(folder))
+    names = [path.name for path in (folder / "logs" / "exp_001").iterdir()]
+    assert names == ["train_data_step2.jsonl"]
+    assert_same_rows(dump(folder, 2), dump(job, 2))
+    assert equal(weights(folder, 2), weights(job, 2))
 
 
-def test_finished_job_trains_nothing_more(whole_job, set_up):
-    run(set_up(whole_job, generations=2))
-    assert list((whole_job / "logs" / "exp_002").iterdir()) == []
+def test_finished_job_trains_nothing_more(job, in_memory, set_up, tmp_path):
+    folder = copy_checkpoint(job, tmp_path / "finished", step=2)
+    run(set_up(folder))
+    assert list((folder / "logs" / "exp_001").iterdir()) == []
 
 
-def test_restore_mode_none_starts_anew(whole_job, set_up):
-    mode = "rollout_checkpointing.restore_mode=none"
-    args = set_up(whole_job, mode, "grpo.max_num_steps=1", generations=2)
+def test_restore_mode_none_starts_anew(job, set_up, tmp_path):
+    folder = copy_checkpoint(job, tmp_path / "anew", step=2)
+    args = set_up(folder, "rollout_checkpointing.restore_mode=none")
     assert args.checkpoint is None and args.save_state.current_step == 0
-    run(args)
-    assert_same_rows(dump(whole_job, 1, exp="exp_002"), dump(whole_job, 1))
+
+
+def test_snapshots_are_taken_while_rollouts_run_and_pruned(in_memory, set_up, tmp_path):
+    keep = "rollout_checkpointing.keep_latest_k=2"
+    run(set_up(tmp_path, FAST, keep, "grpo.max_num_steps=1", generations=1))
+    bootstrap = tmp_path / "checkpoints" / "bootstrap" / "rollout_snapshots"
+    names = [path.name for path in published(bootstrap)]
+    assert len(names) == 2 and int(names[0].partition("_")[2]) > 2
+
+
+def test_snapshots_of_a_later_step_name_the_step_they_are_based_on(
+    in_memory, set_up, tmp_path
+):
+    run(set_up(tmp_path, FAST, generations=1))
+    folder = tmp_path / "checkpoints" / "step_1" / "rollout_snapshots"
+    manifest = json.loads((published(folder)[-1] / "manifest.json").read_text())
+    assert manifest == {"base_train_step": 1, "trainer_version": 1}
 
 
 def test_job_that_saves_every_second_step_can_be_started_again(
     in_memory, set_up, tmp_path
 ):
     saving = ["checkpointing.save_period=2", FAST]
-    run(set_up(tmp_path, *saving, "grpo.max_num_steps=1", generations=1))
-    args = set_up(tmp_path, *saving, generations=1)
-    assert args.save_state.current_step == 0
-    run_until(args, lambda job: job.state.current_step == 1 and job.rollouts.episodes)
+    second = "grpo.max_num_steps=3"
+    run_until(
+        set_up(tmp_path, *saving, second, generations=1),
+        lambda job: job.state.current_step == 1 and len(job.rollouts.episodes) == 3,
+    )
     assert set_up(tmp_path, *saving, generations=1).save_state.current_step == 0
 
 
-def test_without_checkpointing_nothing_is_written_or_read(in_memory, set_up, tmp_path):
+def test_without_checkpointing_nothing_is_written(in_memory, set_up, tmp_path):
     off = ["checkpointing.enabled=false", "grpo.max_num_steps=1", FAST]
     run(set_up(tmp_path, *off, generations=1))
     assert not (tmp_path / "checkpoints").exists()
