@@ -129,7 +129,7 @@ class SingleController:
 
     async def run(self) -> None:
         """Train until `grpo.max_num_steps` optimizer steps are done."""
-        self._start()
+        await asyncio.to_thread(self._start)  # TransferQueue's start blocks
         restored = self._restore()
         watchdog = asyncio.create_task(self._watch_for_stalls())
         decoding = asyncio.create_task(self.rollouts.engine.run())

@@ -21,7 +21,7 @@ SETTINGS="
          GENERATIONS     2                4                       N             generations a prompt
          STEPS           3                3                       N             train steps
          TOP_P           0.000001         1.0                     R             nucleus; near 0 is greedy
-         MAX_TOKENS      12288            640                     N             in a sequence; half of it in a call
+         MAX_TOKENS      12288            640                     N             in a sequence; 3/4 of it in a call
          CRASHES         1                1                       N             kills before the run may finish
          MIN_PREFIX      32               32                      N             tokens in the shortest cut
          INTERVAL_S      0.05             0.05                    R             snapshot interval of a run to kill
@@ -134,7 +134,7 @@ GYM_CONFIGS+=,responses_api_agents/checkpoint_test_agent/configs/workplace_assis
 OVERRIDES=(
   policy.{model_name,tokenizer.name}"=$MODEL"
   policy.max_total_sequence_length="$MAX_TOKENS"
-  policy.generation.{max_new_tokens=$((MAX_TOKENS / 2)),temperature=1.0,top_p="$TOP_P"}
+  policy.generation.{max_new_tokens=$((MAX_TOKENS * 3 / 4)),temperature=1.0,top_p="$TOP_P"}
   policy.train_global_batch_size=$((PROMPTS * GENERATIONS))
   checkpointing.{enabled=true,metric_name=null,save_period=1}
   ++checkpointing.save_data_plane=true
@@ -154,7 +154,7 @@ OVERRIDES=(
   "$@"
 )
 "${PYTHON[@]}" "$HERE/_gym_prefix_recovery_workload.py" --output "$OUT/test-data.jsonl" \
-  --steps "$STEPS" --list-items "${LENGTHS[@]}" --max-output-tokens $((MAX_TOKENS / 2)) \
+  --steps "$STEPS" --list-items "${LENGTHS[@]}" --max-output-tokens $((MAX_TOKENS * 3 / 4)) \
   --gym-root "$ROOT/3rdparty/Gym-workspace/Gym"
 
 start reference reference-checkpoints "$SLOW_INTERVAL_S"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minirl.constraint import Constraint
-from minirl.pretrain import vocabulary
+from minirl.episodes import vocabulary
 from minirl.tokenizer import CHARACTERS, SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer(vocabulary())

@@ -235,7 +235,8 @@ def snapshot_in_lists(step):
         found = [call for call in calls if call.key[2] == 1 and len(call.token_ids) > 2]
         if len(found) < 8:
             return False
-        SnapshotWriter(job._snapshot_dir, job.rollouts, 1).write(step, step)
+        writer = SnapshotWriter(job._snapshot_dir, job.rollouts, 1)
+        writer.publish(writer.cut(step, step))
         return True
 
     return condition
@@ -342,11 +343,14 @@ def test_decoding_that_fails_ends_the_job(in_memory, set_up, tmp_path, monkeypat
         run(set_up(tmp_path, generations=1))
 
 
-def test_snapshot_that_fails_ends_the_job(in_memory, set_up, tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["cut", "publish"])
+def test_snapshot_that_fails_ends_the_job(
+    in_memory, set_up, tmp_path, monkeypatch, part
+):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(controller_module.SnapshotWriter, "write", fail)
+    monkeypatch.setattr(SnapshotWriter, part, fail)
     with pytest.raises(OSError, match="disk full"):
         run(set_up(tmp_path, FAST, generations=1))
 

@@ -4,17 +4,17 @@ import copy
 import json
 import re
 import shutil
+from itertools import count
 
 import pytest
 import torch
 
-from minirl import snapshot as snapshot_module
 from minirl.snapshot import (
     SnapshotWriter,
+    gym_checkpoint,
     published,
     read_records,
     restore_snapshot,
-    write_gym_checkpoint,
 )
 
 SHORT, LONG, COUNTER = 0, 1, 2  # prompts: lists of 4 and 24 integers, a counter
@@ -43,13 +43,17 @@ def short_lists_done(run):
     return not list_tokens(run, SHORT) and len(long) == 2 and min(long) > 12
 
 
+def write(writer, train_step=0, weight_version=0):
+    return writer.publish(writer.cut(train_step, weight_version))
+
+
 def interrupt(make_run, folder, until):
     """A run that is stopped when a condition holds; its snapshot."""
     run = make_run()
     run.manager.begin_step(0)
     run.decode(lambda: until(run))
     assert run.manager.episodes
-    return run, SnapshotWriter(folder, run.manager, 3).write(0, 0)
+    return run, write(SnapshotWriter(folder, run.manager, 3))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,7 @@ def test_snapshot_has_the_documented_files(snapshot):
 def test_manifest_names_step_and_version(make_run, tmp_path, snapshot):
     manifest = json.loads((snapshot / "manifest.json").read_text())
     assert manifest == {"base_train_step": 0, "trainer_version": 0}
-    path = SnapshotWriter(tmp_path, make_run().manager, 1).write(4, 5)
+    path = write(SnapshotWriter(tmp_path, make_run().manager, 1), 4, 5)
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest == {"base_train_step": 4, "trainer_version": 5}
 
@@ -206,11 +210,11 @@ def test_constrained_call_is_recorded_without_a_continuation(in_lists_run):
 def test_taking_a_snapshot_does_not_change_the_run(make_run, tmp_path, whole_run):
     run = make_run()
     run.manager.begin_step(0)
-    writer = SnapshotWriter(tmp_path, run.manager, 2)
+    writer, steps = SnapshotWriter(tmp_path, run.manager, 2), count()
 
     def write_now_and_then():
-        if run.engine.decoded_tokens % 40 == 1:
-            writer.write(0, 0)
+        if next(steps) % 30 == 29:
+            write(writer)
 
     run.decode(write_now_and_then)
     assert len(published(tmp_path)) == 2 and same_rows(run, whole_run)
@@ -221,62 +225,75 @@ def test_snapshot_that_fails_is_not_published(make_run, tmp_path, monkeypatch, f
     save = torch.save
 
     def fail(value, path):
-        if path.name == file:
-            path.write_bytes(b"torn")
-            raise OSError("disk full")
         save(value, path)
+        if path.name == file:
+            raise OSError("disk full")
 
     writer = SnapshotWriter(tmp_path, make_run().manager, 3)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", fail)
         with pytest.raises(OSError, match="disk full"):
-            writer.write(0, 0)
+            write(writer)
     assert published(tmp_path) == []
-    assert writer.write(0, 0) == published(tmp_path)[0]
+    assert write(writer) == published(tmp_path)[0]
 
 
-def test_everything_is_written_before_the_name_is_published(
-    make_run, tmp_path, monkeypatch
-):
+def test_last_file_is_written_before_the_snapshot_is_published(make_run, tmp_path):
+    writer = SnapshotWriter(tmp_path, make_run().manager, 3)
+    files = writer.cut(0, 0)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        writer.publish({**files, "last.json": object()})
+    assert published(tmp_path) == []
+
+
+def test_published_snapshot_leaves_no_partial(make_run, tmp_path):
+    path = write(SnapshotWriter(tmp_path, make_run().manager, 3))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_snapshot_is_of_the_moment_of_its_cut(make_run, restore, whole_run, tmp_path):
     run = make_run()
-    writer = SnapshotWriter(tmp_path, run.manager, 3)
-    write_records = snapshot_module._write_gym_records
+    run.manager.begin_step(0)
+    writer, cut = SnapshotWriter(tmp_path, run.manager, 3), []
 
-    def nothing_published_yet(*args):
-        assert published(tmp_path) == []
-        write_records(*args)
+    def go_on_after_the_cut():
+        if in_lists(run) and not cut:
+            files = writer.cut(0, 0)
+            cut.extend([files, copy.deepcopy(files)])
 
-    monkeypatch.setattr(snapshot_module, "_write_gym_records", nothing_published_yet)
-    path = writer.write(0, 0)
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    run.decode(go_on_after_the_cut)
+    assert cut[0] == cut[1]
+    restored = restore(writer.publish(cut[0]))
+    restored.decode()
+    assert same_rows(restored, whole_run)
 
 
 def test_oldest_snapshots_are_pruned(make_run, tmp_path):
     writer = SnapshotWriter(tmp_path, make_run().manager, keep_latest_k=2)
-    written = [writer.write(0, 0) for _ in range(5)]
+    written = [write(writer) for _ in range(5)]
     assert published(tmp_path) == written[-2:]
 
 
 def test_numbers_go_on_after_a_restart(make_run, tmp_path):
-    first = SnapshotWriter(tmp_path, make_run().manager, 3).write(0, 0)
-    second = SnapshotWriter(tmp_path, make_run().manager, 3).write(0, 0)
+    first = write(SnapshotWriter(tmp_path, make_run().manager, 3))
+    second = write(SnapshotWriter(tmp_path, make_run().manager, 3))
     assert published(tmp_path) == [first, second]
 
 
 def test_partial_left_by_a_crash_is_neither_published_nor_kept(make_run, tmp_path):
-    partial = tmp_path / ".snapshot_000001.partial"
-    partial.mkdir()
+    writer = SnapshotWriter(tmp_path, make_run().manager, 3)
+    writer.cut(0, 0)
+    (partial,) = tmp_path.iterdir()
     (partial / "torn").touch()
     assert published(tmp_path) == []
-    path = SnapshotWriter(tmp_path, make_run().manager, 3).write(0, 0)
+    path = write(SnapshotWriter(tmp_path, make_run().manager, 3))
     assert not partial.exists() and not (path / "torn").exists()
 
 
-def test_gym_checkpoint_between_steps_refers_to_nothing(whole_run, tmp_path):
-    write_gym_checkpoint(tmp_path, whole_run.manager)
-    checkpoint = json.loads((tmp_path / "gym_checkpoint.json").read_text())
+def test_gym_checkpoint_between_steps_refers_to_nothing(whole_run):
     empty = {"nemo_gym_0": []}
-    assert checkpoint == {"instances": empty, "staging_keys": empty}
+    expected = {"instances": empty, "staging_keys": empty}
+    assert gym_checkpoint(whole_run.manager) == expected
 
 
 # -- restoring -----------------------------------------------------------------------
@@ -305,7 +322,7 @@ def test_finished_siblings_do_not_run_again(restore, late_snapshot):
 def test_restored_twice_ends_with_the_same_rows(restore, snapshot, whole_run, tmp_path):
     run = restore(snapshot)
     run.decode(lambda: min(list_tokens(run, LONG)) > 8)
-    again = restore(SnapshotWriter(tmp_path, run.manager, 3).write(0, 0))
+    again = restore(write(SnapshotWriter(tmp_path, run.manager, 3)))
     assert {e.sibling.current.gym_attempt for e in episodes(again, LONG)} == {2}
     again.decode()
     assert same_rows(again, whole_run)
@@ -317,7 +334,7 @@ def test_restored_while_its_prefix_is_fed_ends_with_the_same_rows(
     run = restore(snapshot)
     run.decode(lambda: any(call.fed for call in run.engine.running.values()))
     assert run.engine.decoded_tokens == 0
-    again = restore(SnapshotWriter(tmp_path, run.manager, 3).write(0, 0))
+    again = restore(write(SnapshotWriter(tmp_path, run.manager, 3)))
     prefixes = [len(episode.prefix.token_ids) for episode in episodes(again, LONG)]
     assert prefixes == [len(episode.call.token_ids) for episode in episodes(run, LONG)]
     again.decode()
