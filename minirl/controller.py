@@ -129,7 +129,7 @@ class SingleController:
 
     async def run(self) -> None:
         """Train until `grpo.max_num_steps` optimizer steps are done."""
-        await asyncio.to_thread(self._start)  # TransferQueue's start blocks
+        self._start()
         restored = self._restore()
         watchdog = asyncio.create_task(self._watch_for_stalls())
         decoding = asyncio.create_task(self.rollouts.engine.run())
@@ -325,5 +325,12 @@ class SingleController:
 
 
 @ray.remote(num_cpus=0)
-class SingleControllerActor(SingleController):
+class SingleControllerActor:
     """The controller as the one actor that a run's driver starts."""
+
+    def __init__(self, actor_args: ActorArgs):
+        self.controller = SingleController(actor_args)
+
+    def run(self) -> None:
+        """Train to the end, in an event loop of its own."""
+        asyncio.run(self.controller.run())

@@ -102,6 +102,12 @@ class Decoder:
         ids, logprobs = chosen.tolist()
         return [int(token_id) for token_id in ids], logprobs
 
+    @torch.inference_mode()
+    def prefill(self, token_ids: list[int], slot: int) -> None:
+        """Feed a slot its first tokens at once, which is not batch-invariant."""
+        known = torch.tensor(token_ids, device=self._token_ids.device)
+        self.model.prefill(known, slot, self.cache)
+
     def _run(self, width: int) -> Tensor:
         """Token ids and log-probs of the first `width` slots, float64 [2, width]."""
         cache = KVCache(

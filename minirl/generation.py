@@ -230,6 +230,10 @@ class GenerationEngine:
             call.slot = self._free.pop(0)
             call.uniforms = self.uniforms(call)
             self.running[call.slot] = call
+            if not self.config.batch_invariant:
+                known = [*call.prompt_ids, *call.token_ids][:-1]
+                self.decoder.prefill(known, call.slot)
+                call.fed = len(known)
         token_ids = np.zeros(self.slots, dtype=np.int64)
         positions = np.zeros(self.slots, dtype=np.int64)
         uniforms = np.zeros(self.slots)

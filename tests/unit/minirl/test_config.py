@@ -168,6 +168,6 @@ def test_zero_is_refused_where_a_quantity_is_needed(make_config, key):
 def test_file_that_is_no_yaml_is_refused_with_its_line(tmp_path):
     path = tmp_path / "torn.yaml"
     path.write_text("grpo:\n  seed: [1\n")
-    with pytest.raises(ValueError, match=rf"^{path}: .*line 3") as error:
+    with pytest.raises(ValueError, match=rf"^{path}: .*line 2") as error:
         load_config(path, [])
     assert len(str(error.value).splitlines()) == 1
