@@ -22,6 +22,7 @@ import torch
 from minirl.config import MasterConfig
 from minirl.data_plane import ROLLOUT_PARTITION, DataPlaneClient
 from minirl.dataset import Prompt, load_prompts
+from minirl.faults import fault_named, plant
 from minirl.generation import GenerationEngine
 from minirl.model import load_policy
 from minirl.policy import (
@@ -78,7 +79,7 @@ def setup_single_controller(
     """Build everything that the actor needs, and check what can be checked without it.
 
     Raises:
-        ValueError: a data row is not usable, or there is no GPU to use.
+        ValueError: a data row is not usable, or there is no such GPU or fault.
         FileNotFoundError: the policy's weights are missing.
     """
     started = time.monotonic()
@@ -88,6 +89,8 @@ def setup_single_controller(
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("policy.device=cuda: torch finds no GPU")
     load_policy(master_config.policy.model_name)
+    if master_config.faults.plant:
+        fault_named(master_config.faults.plant)
     prompts = load_prompts(Path(master_config.data.train.data_path), tokenizer)
     dp_client = DataPlaneClient()
     save_state, checkpoint = SaveState(), None
@@ -130,6 +133,8 @@ class SingleController:
     async def run(self) -> None:
         """Train until `grpo.max_num_steps` optimizer steps are done."""
         self._start()
+        if self.config.faults.plant:
+            plant(self.config.faults.plant, self)
         restored = self._restore()
         watchdog = asyncio.create_task(self._watch_for_stalls())
         decoding = asyncio.create_task(self.rollouts.engine.run())
@@ -238,9 +243,7 @@ class SingleController:
         """Train the step's rows, hand the new weights over, dump and checkpoint."""
         step = self.state.current_step + 1
         tags = self.dp_client.get_tags(ROLLOUT_PARTITION)
-        sample_ids = sorted(
-            tags, key=lambda name: (tags[name]["prompt_idx"], tags[name]["generation"])
-        )
+        sample_ids = self._rows_to_train(tags)
         meta = BatchMeta(ROLLOUT_PARTITION, sample_ids)
         rows = [tags[name] for name in sample_ids]
         self._add_training_columns(meta, rows)
@@ -283,6 +286,12 @@ class SingleController:
             flush=True,
         )
 
+    def _rows_to_train(self, tags: dict[str, dict[str, Any]]) -> list[str]:
+        """The sample ids of all finished rows, prompt by prompt."""
+        return sorted(
+            tags, key=lambda name: (tags[name]["prompt_idx"], tags[name]["generation"])
+        )
+
     def _fields(self, meta: BatchMeta, names: list[str]) -> dict[str, Any]:
         return self.dp_client.get_samples(meta.sample_ids, meta.partition_id, names)
 
@@ -291,10 +300,7 @@ class SingleController:
     ) -> None:
         """Put prev_logprobs and advantages, [L] a row, beside the rollouts' columns."""
         masks = self._fields(meta, ["token_loss_mask"])["token_loss_mask"]
-        rewards: dict[str, list[float]] = {}
-        for row in rows:
-            rewards.setdefault(row["group_id"], []).append(row["reward"])
-        values = [x for group in rewards.values() for x in group_advantages(group)]
+        values = self._advantages(rows)
         columns = {
             "prev_logprobs": self.policy.get_logprobs_from_meta(meta),
             "advantages": [
@@ -303,6 +309,13 @@ class SingleController:
             ],
         }
         self.dp_client.put_samples(meta.sample_ids, meta.partition_id, columns)
+
+    def _advantages(self, rows: list[dict[str, Any]]) -> list[float]:
+        """Each row's advantage over its siblings; rows of a group are neighbours."""
+        rewards: dict[str, list[float]] = {}
+        for row in rows:
+            rewards.setdefault(row["group_id"], []).append(row["reward"])
+        return [x for group in rewards.values() for x in group_advantages(group)]
 
     def _save_checkpoint(self) -> None:
         """Publish `step_<n>` by rename, when it is due."""

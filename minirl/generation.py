@@ -132,12 +132,9 @@ class GenerationEngine:
 
     async def generate(self, call: Call) -> Call:
         """Run a call to its end; what it generated is staged when this returns."""
-        call.finished = asyncio.get_running_loop().create_future()
         if not call.token_ids:
             call.first_weight_version = self.weight_version
-        self._waiting.append(call)
-        self._wake.set()
-        await call.finished
+        await self.decode(call)
         self.stage([call])
         if call.prefix:
             prefix, total = len(call.prefix.token_ids), len(call.token_ids)
@@ -178,6 +175,10 @@ class GenerationEngine:
             flush=True,
         )
         self.stage([call])
+        self.retire(prefix)
+
+    def retire(self, prefix: Prefix) -> None:
+        """Remove a cut call's keys, which nothing refers to any more."""
         self.dp_client.clear_samples(prefix.staging_keys, self.partition)
 
     def stage(self, calls: list[Call]) -> None:
@@ -211,6 +212,13 @@ class GenerationEngine:
         return joined[0], joined[1]
 
     # -- decoding ------------------------------------------------------------------
+
+    async def decode(self, call: Call) -> None:
+        """Let a call into the batch, and wait for its last token."""
+        call.finished = asyncio.get_running_loop().create_future()
+        self._waiting.append(call)
+        self._wake.set()
+        await call.finished
 
     async def run(self) -> None:
         """Decode for as long as there are calls; ends only by being cancelled."""

@@ -168,6 +168,20 @@ def test_tiny_top_p_is_greedy(make_engine, random_policy):
     assert call.token_ids == most_likely[-LENGTH:].tolist()
 
 
+@pytest.mark.parametrize("cut_at", [0, 4])
+def test_without_batch_invariance_calls_agree_but_for_rounding(
+    make_engine, alone, cut_at
+):
+    engine, call = make_engine("policy.generation.batch_invariant=false"), new_call()
+    if cut_at:
+        engine.continue_from(
+            call, cut(make_engine(data_plane=engine.dp_client), cut_at)
+        )
+    run(engine, [*others(), call])
+    assert call.token_ids == alone.token_ids
+    assert call.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+
+
 # -- how a call ends -----------------------------------------------------------------
 
 

@@ -1,0 +1,221 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plant each fault of the catalogue into a restored run: the judge must see it.
+
+    python tools/faults.py [--quick] [--jobs N] [--keep DIR] [FAULT ...]
+
+One reference run and one snapshot of a killed run are shared; first of all the snapshot
+is restored without a fault, which must pass. Exits 0 if every fault fails the check
+that is named for it, else 1, and 2 if there is nothing to judge.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from minirl.faults import FAULTS, Fault, fault_named
+from tools.runs import (
+    Evidence,
+    Job,
+    RunError,
+    Workload,
+    Workspace,
+    find_cuts,
+    judge,
+    print_table,
+)
+
+QUICK = [
+    "prefix_of_an_older_snapshot",
+    "prefix_token_replaced",
+    "prefix_logprobs_zeroed",
+    "keys_retired_late",
+    "keys_in_successor",
+    "row_in_the_next_step",
+    "optimizer_state_lost",
+    "reward_constant",
+]
+CONTROL = "no fault"
+RUN_S = 300  # the longest that a run may take
+MIN_TOKENS = 24  # in the shortest cut
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one restored run."""
+
+    name: str
+    expected: str  # the check that must fail; none for the control
+    failed: list[str]
+    seconds: float
+    result: str  # "caught" is the good one, for the control "passed"
+
+
+def rows_of(dump: Path) -> dict[str, list[str]]:
+    """The rows of every step, sorted, without what differs from run to run."""
+    rows = {}
+    for path in dump.glob("train_data_step*.jsonl"):
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for record in records:
+            del record["idx"], record["metadata"][0]["group_id"]
+            record["sample_id"] = record["sample_id"][0].rpartition("_")[2]
+        rows[path.name] = sorted(map(json.dumps, records))
+    return rows
+
+
+def result_of(expected: str, failed: list[str], same_rows: bool) -> str:
+    """The word for an outcome; `same_rows` as the run without a fault trained."""
+    if expected in failed:
+        return "caught"
+    if failed:
+        return "caught by another check only"
+    return "NO EFFECT on the rows" if same_rows else "MISSED"
+
+
+def fits(snapshot: Path) -> list[dict[str, Any]]:
+    """Its cuts, if every fault can do its harm there.
+
+    Each has several staging keys, two are siblings, and some rollout has finished.
+    """
+    cuts = find_cuts(snapshot, MIN_TOKENS)
+    groups = {cut["group_id"] for cut in cuts}
+    if len(groups) == len(cuts) or min(len(cut["staging_keys"]) for cut in cuts) < 2:
+        return []
+    ledger = torch.load(snapshot / "rollout_recovery.pt", weights_only=True)
+    siblings = [sibling for group in ledger["groups"] for sibling in group["siblings"]]
+    finished = [x for x in siblings if x["attempts"][-1]["status"] == "completed"]
+    return cuts if finished else []
+
+
+class Catalogue:
+    """The shared runs, and a restored run per fault."""
+
+    def __init__(self, workspace: Workspace):
+        self.workspace = workspace
+        self.folder = workspace.folder
+
+    def prepare(self) -> None:
+        """Run the reference beside the run that is killed at a fitting snapshot."""
+        start, folder = self.workspace.start, self.folder
+        self.reference = start(folder, "reference", folder / "reference-checkpoints")
+        checkpoints = folder / "phase1-checkpoints"
+        keep_all = "rollout_checkpointing.keep_latest_k=100000"
+        phase1 = start(folder, "phase1", checkpoints, 0.05, [keep_all])
+        snapshots = checkpoints / "bootstrap" / "rollout_snapshots"
+        seen = set[Path]()
+
+        def selected() -> dict[str, Any] | None:
+            for snapshot in sorted({*snapshots.glob("snapshot_*")} - seen):
+                seen.add(snapshot)
+                if cuts := fits(snapshot):
+                    return {"snapshot": str(snapshot), "cuts": cuts}
+            if phase1.logged("train step 1/"):
+                raise phase1.error(f"none of {len(seen)} snapshots fits the catalogue")
+            return None
+
+        self.selection = phase1.wait_until("a fitting snapshot", selected, RUN_S)
+        phase1.kill()
+        self.reference.finish(RUN_S)
+
+    def restore(self, fault: Fault | None) -> tuple[Job, list[dict[str, Any]]]:
+        """Restore the snapshot with the fault planted; the job and its verdict."""
+        folder = self.folder / (fault.name if fault else "control")
+        snapshot = Path(self.selection["snapshot"])
+        checkpoints = folder / "checkpoints"
+        copy = checkpoints / "bootstrap" / "rollout_snapshots" / snapshot.name
+        shutil.copytree(snapshot, copy)
+        (folder / "selection.json").write_text(json.dumps(self.selection))
+        planted = [f"++faults.plant={fault.name}"] if fault else []
+        job = self.workspace.start(folder, "restored", checkpoints, 600, planted)
+        job.finish(RUN_S)
+        if fault and not job.logged(f"Planted fault: {fault.name}"):
+            raise job.error("the fault was not planted")
+        evidence = Evidence(
+            self.reference.log_dir,
+            job.log_dir,
+            folder / "selection.json",
+            job.log,
+            job.staging_keys,
+            checkpoints / "step_1",
+        )
+        if fault and fault.in_reference:
+            evidence = replace(evidence, reference_log_dir=job.log_dir)
+        return job, judge(evidence, self.workspace.workload)
+
+    def control(self) -> Outcome:
+        """Restore without a fault: all checks must hold, or no catch means a thing."""
+        started = time.monotonic()
+        job, checks = self.restore(None)
+        self.control_rows = rows_of(job.dump)
+        failed = [check["name"] for check in checks if not check["passed"]]
+        result = "FALSE ALARM" if failed else "passed"
+        return Outcome(CONTROL, "", failed, time.monotonic() - started, result)
+
+    def outcome(self, fault: Fault) -> Outcome:
+        """Restore with a fault; a run that breaks down has not been judged."""
+        started = time.monotonic()
+        try:
+            job, checks = self.restore(fault)
+            failed = [check["name"] for check in checks if not check["passed"]]
+            same = rows_of(job.dump) == self.control_rows
+            result = result_of(fault.check, failed, same)
+        except RunError as error:
+            failed, result = [], f"NOT JUDGED: {error}"
+        seconds = time.monotonic() - started
+        return Outcome(fault.name, fault.check, failed, seconds, result)
+
+
+def run_catalogue(
+    workspace: Workspace, faults: list[Fault], jobs: int
+) -> Iterator[Outcome]:
+    """The control's outcome and each fault's, `jobs` side by side, as they come."""
+    catalogue = Catalogue(workspace)
+    catalogue.prepare()
+    yield catalogue.control()
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(catalogue.outcome, faults)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("faults", nargs="*", metavar="FAULT", default=[])
+    parser.add_argument("--quick", action="store_true", help="the most telling ones")
+    parser.add_argument("--jobs", type=int, default=3, help="runs side by side")
+    parser.add_argument("--keep", type=Path, help="copy all evidence here")
+    args = parser.parse_args()
+    names = args.faults or (QUICK if args.quick else list(FAULTS))
+    started, outcomes = time.monotonic(), []
+    try:
+        faults = [fault_named(name) for name in names]
+        with Workspace(Workload(), args.keep) as workspace:
+            for outcome in run_catalogue(workspace, faults, args.jobs):
+                outcomes.append(outcome)
+                print(f"{outcome.name}: {outcome.result}", flush=True)
+    except (RunError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    rows = [
+        [x.name, x.expected, ", ".join(x.failed), f"{x.seconds:.0f}", x.result[:40]]
+        for x in outcomes
+    ]
+    columns = ["fault", "check expected", "checks that failed", "s", "result"]
+    print_table("The fault catalogue", columns, rows)
+    good = [outcome.result in ("caught", "passed") for outcome in outcomes]
+    print(f"{sum(good[1:])} of {len(faults)} faults caught by the check named for them")
+    print(f"in {time.monotonic() - started:.0f} s")
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
