@@ -173,12 +173,36 @@ def join_probes(killed: Path, restored: Path, base: int, joined: Path) -> None:
     joined.write_text("".join(line + "\n" for line in lines))
 
 
+def hit_by_kill(
+    dump: Path, checkpoint_dir: Path, origin: Path, newest: Path | None
+) -> str:
+    """What the run was doing when it died, as far as its files tell.
+
+    `origin` is the folder of the trainer checkpoint that it will be restored from,
+    `newest` the snapshot, if there is one.
+    """
+    if [*checkpoint_dir.glob(".step_*.partial")]:
+        return "checkpoint"
+    if [*dump.glob("train_data_step*.jsonl.part-*")]:
+        return "train step"
+    if (origin / "rollout_snapshots" / ".snapshot.partial").exists():
+        return "publication"
+    if not newest:
+        return "no snapshot yet"
+    if cuts_of(newest):
+        return "list"
+    episodes = read_records(newest, "agent").values()
+    between = any(len(episode["segments"]) > 2 for episode in episodes)
+    return "between turns" if between else "first turn" if episodes else "rollouts done"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of one kill."""
 
     number: int
     moment: Moment
+    hit: str
     restored_from: str
     cuts: int
     problems: list[str]
@@ -204,7 +228,7 @@ class Soak:
         when, started = moment(self.seed, number, self.steps), time.monotonic()
         folder = self.workspace.folder / str(number)
         checkpoints = folder / "checkpoints"
-        restored_from, cuts = "nothing", list[dict[str, Any]]()
+        hit, restored_from, cuts = "?", "?", list[dict[str, Any]]()
         try:
             job = self.workspace.start(folder, "killed", checkpoints, 0.05)
             seen, condition = Killed(job, checkpoints), KINDS[when.kind][0]
@@ -214,10 +238,13 @@ class Soak:
             time.sleep(when.delay_s)
             job.kill()
             problems = self._left(job)
-            base, snapshot = self._newest(checkpoints)
-            if snapshot:
-                shutil.copytree(snapshot, folder / "snapshot")
-                cuts = cuts_of(snapshot)
+            checkpoint = latest_checkpoint(checkpoints)
+            base = int(checkpoint.name[5:]) if checkpoint else 0
+            origin = checkpoint or checkpoints / "bootstrap"
+            snapshots = published(origin / "rollout_snapshots")
+            snapshot = snapshots[-1] if snapshots else None
+            cuts = cuts_of(snapshot) if snapshot else []
+            hit = hit_by_kill(job.dump, checkpoints, origin, snapshot)
             restored_from = self._name(base, snapshot)
             restored = self.workspace.start(folder, "restored", checkpoints)
             restored.finish(RUN_S)
@@ -232,15 +259,7 @@ class Soak:
         if not problems:
             shutil.rmtree(folder)
         seconds = time.monotonic() - started
-        return Outcome(number, when, restored_from, len(cuts), problems, seconds)
-
-    def _newest(self, checkpoints: Path) -> tuple[int, Path | None]:
-        """The trained steps and the snapshot that a restored run must go on from."""
-        checkpoint = latest_checkpoint(checkpoints)
-        base = int(checkpoint.name[5:]) if checkpoint else 0
-        folder = (checkpoint or checkpoints / "bootstrap") / "rollout_snapshots"
-        snapshots = published(folder)
-        return base, snapshots[-1] if snapshots else None
+        return Outcome(number, when, hit, restored_from, len(cuts), problems, seconds)
 
     def _name(self, base: int, snapshot: Path | None) -> str:
         if base == self.steps:
@@ -301,16 +320,17 @@ def main() -> int:
             with ThreadPoolExecutor(args.jobs) as pool:
                 for x in pool.map(soak.kill, args.only or range(args.kills)):
                     outcomes.append(x)
-                    what = f"restored from {x.restored_from}, {x.cuts} cuts"
+                    what = f"hit {x.hit}, restored {x.restored_from}, {x.cuts} cuts"
                     result = "; ".join(x.problems) or "passed"
                     print(f"kill {x.number} ({x.moment}): {what}: {result}", flush=True)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    froms = sorted({x.restored_from for x in outcomes})
-    counts = Counter((x.moment.kind, x.restored_from) for x in outcomes)
-    rows = [[kind, *(str(counts[kind, x] or "") for x in froms)] for kind in KINDS]
-    print_table("Kills by their moment and what was restored", ["killed", *froms], rows)
+    hits = sorted({x.hit for x in outcomes})
+    counts = Counter((x.moment.kind, x.hit) for x in outcomes)
+    rows = [[kind, *(str(counts[kind, hit] or "") for hit in hits)] for kind in KINDS]
+    print_table("What was to be hit, and what was", ["", *hits], rows)
+    print("restored from", dict(Counter(x.restored_from for x in outcomes)))
     failed = [str(x.number) for x in outcomes if x.problems]
     continued = [x.cuts for x in outcomes if x.cuts]
     print(f"{len(outcomes)} kills with seed {args.seed}", end=", ")
