@@ -32,6 +32,8 @@ def main() -> None:
         sys.exit(2)
     print(f"setup took {timing_metrics['setup_s']:.1f} s", flush=True)
     os.environ["RAY_DEDUP_LOGS"] = "0"
+    # TransferQueue sets torch back to the threads that it had when it was imported.
+    os.environ["OMP_NUM_THREADS"] = "1"
     ray.init(address="local", include_dashboard=False, object_store_memory=100 << 20)
     gpus = int(actor_args.device == "cuda")
     actor_class = SingleControllerActor.options(num_gpus=gpus)  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 
 @dataclass
@@ -192,10 +193,8 @@ def load_config(path: Path, overrides: list[str]) -> MasterConfig:
             composed = compose(path.stem, overrides)
         merged = OmegaConf.merge(OmegaConf.structured(MasterConfig), composed)
         config = cast(MasterConfig, OmegaConf.to_object(merged))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ValueError(f"{path}: {_one_line(error)}") from None
-    if unset := sorted(OmegaConf.missing_keys(config)):
-        raise ValueError(f"{path}: no value for {', '.join(unset)}")
     for key, found, expected in _limits(config):
         if found not in expected:
             choices = " or ".join(map(str, expected))
@@ -211,8 +210,8 @@ def _one_line(error: BaseException) -> str:
     while cause := causes[-1].__cause__:
         causes.append(cause)
     lines = [line.strip() for cause in causes for line in str(cause).splitlines()]
-    key = [line for line in lines if line.startswith("full_key")]
-    return " ".join([*dict.fromkeys(lines[:2]), *key[:1]])
+    key = [line for line in lines if line.startswith(("full_key", "in "))]
+    return " ".join(dict.fromkeys([*lines[:2], *key[:1]]))
 
 
 def _limits(config: MasterConfig) -> list[tuple[str, Any, tuple[Any, ...]]]:

@@ -69,7 +69,8 @@ class ActorArgs:
 
 def latest_checkpoint(checkpoint_dir: Path) -> Path | None:
     """The newest complete trainer checkpoint, `step_<n>`, if there is one."""
-    steps = [path for path in checkpoint_dir.glob("step_*") if path.name[5:].isdigit()]
+    complete = checkpoint_dir.glob("step_*/training_info.json")  # not snapshots alone
+    steps = [path.parent for path in complete if path.parent.name[5:].isdigit()]
     return max(steps, key=lambda path: int(path.name[5:]), default=None)
 
 
@@ -79,7 +80,8 @@ def setup_single_controller(
     """Build everything that the actor needs, and check what can be checked without it.
 
     Raises:
-        ValueError: a data row is not usable, or there is no such GPU or fault.
+        ValueError: a data row is not usable, a sequence limit does not fit the policy
+            or a prompt, or there is no such GPU or fault.
         FileNotFoundError: the policy's weights are missing.
     """
     started = time.monotonic()
@@ -88,10 +90,22 @@ def setup_single_controller(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("policy.device=cuda: torch finds no GPU")
-    load_policy(master_config.policy.model_name)
+    longest = load_policy(master_config.policy.model_name).config.max_position
+    length = master_config.policy.max_total_sequence_length
+    if length > longest:
+        raise ValueError(
+            f"policy.max_total_sequence_length: expected at most {longest}, which the"
+            f" policy was made for, found {length}"
+        )
     if master_config.faults.plant:
         fault_named(master_config.faults.plant)
     prompts = load_prompts(Path(master_config.data.train.data_path), tokenizer)
+    for prompt in prompts:
+        if len(prompt.prompt_ids) >= length:
+            raise ValueError(
+                f"prompt {prompt.prompt_idx}: its {len(prompt.prompt_ids)} tokens leave"
+                f" no room in policy.max_total_sequence_length={length}"
+            )
     dp_client = DataPlaneClient()
     save_state, checkpoint = SaveState(), None
     if master_config.rollout_checkpointing.restore_mode == "latest":

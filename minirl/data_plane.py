@@ -56,6 +56,9 @@ class DataPlaneClient:
             ValueError: the partition lacks one of the samples.
         """
         batch = transfer_queue.kv_batch_get(sample_ids, partition_id, fields)
+        if len(batch) != len(sample_ids):  # TransferQueue leaves out what it lacks
+            absent = sorted(set(sample_ids) - set(self.list_sample_ids(partition_id)))
+            raise ValueError(f"partition {partition_id} lacks {', '.join(absent)}")
         return {name: list(batch[name].unbind()) for name in fields}
 
     def get_tags(self, partition_id: str) -> dict[str, dict[str, Any]]:

@@ -15,10 +15,6 @@ AGENTS = {
     "workplace_assistant_checkpoint_test_agent": "workplace_assistant",
     "example_session_state_mgmt_simple_agent": "example_session_state_mgmt",
 }
-FIELDS = {
-    "workplace_assistant": ["ground_truth"],
-    "example_session_state_mgmt": ["initial_count", "expected_count"],
-}
 
 
 @dataclass(frozen=True)
@@ -44,10 +40,10 @@ def _prompt(prompt_idx: int, row: dict[str, Any], tokenizer: Tokenizer) -> Promp
     if agent not in AGENTS:
         raise ValueError(f"task_source: expected one of {list(AGENTS)}, found {agent}")
     environment = AGENTS[agent]
-    for key in FIELDS[environment]:
-        if key not in row:
-            raise KeyError(key)
     params = row["responses_create_params"]
+    if not isinstance(params["tool_choice"], dict):
+        found = params["tool_choice"]
+        raise ValueError(f"tool_choice: expected a function to force, found {found!r}")
     forced = params["tool_choice"]["name"]
     tools = [tool for tool in params["tools"] if tool["name"] == forced]
     if len(tools) != 1:
@@ -56,6 +52,8 @@ def _prompt(prompt_idx: int, row: dict[str, Any], tokenizer: Tokenizer) -> Promp
     ENVIRONMENTS[environment](row).reward()
     prompt_ids = tokenizer.render_prompt(params["input"])
     limit = params["max_output_tokens"]
+    if not isinstance(limit, int) or limit < 1:
+        raise ValueError(f"max_output_tokens: expected 1 or more, found {limit!r}")
     return Prompt(prompt_idx, agent, environment, prompt_ids, tools[0], limit, row)
 
 

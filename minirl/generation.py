@@ -113,6 +113,7 @@ class GenerationEngine:
         self.decode_s = 0.0
         self.running: dict[int, Call] = {}  # by slot
         self._free = list(range(self.slots))
+        self._cached: list[list[int]] = [[] for _ in self._free]  # token ids, by slot
         self._waiting: list[Call] = []
         self._wake = asyncio.Event()
 
@@ -126,6 +127,7 @@ class GenerationEngine:
         if self.running:
             raise RuntimeError(f"{len(self.running)} calls run on the old weights")
         self.model.load_state_dict(weights)
+        self._cached = [[] for _ in self._cached]
         self.weight_version = version
 
     # -- calls ---------------------------------------------------------------------
@@ -231,17 +233,28 @@ class GenerationEngine:
             self.decode_s += time.monotonic() - began
             await asyncio.sleep(0)
 
+    def _admit(self, call: Call) -> None:
+        """Give a call the slot whose cache has most of its tokens, of an earlier turn."""
+        known = [*call.prompt_ids, *call.token_ids]
+
+        def shared(slot: int) -> int:
+            pairs = enumerate(zip(self._cached[slot], known, strict=False))
+            differs = (at for at, (cached, token) in pairs if cached != token)
+            return next(differs, min(len(self._cached[slot]), len(known) - 1))
+
+        call.slot = max(self._free, key=shared)
+        call.fed = shared(call.slot)
+        call.uniforms = self.uniforms(call)
+        if not self.config.batch_invariant:
+            self.decoder.prefill(known[:-1], call.slot)
+            call.fed = len(known) - 1
+        self._free.remove(call.slot)
+        self.running[call.slot] = call
+
     def step(self) -> None:
         """Feed one token of every running call; sample where the last one was fed."""
         while self._free and self._waiting:
-            call = self._waiting.pop(0)
-            call.slot = self._free.pop(0)
-            call.uniforms = self.uniforms(call)
-            self.running[call.slot] = call
-            if not self.config.batch_invariant:
-                known = [*call.prompt_ids, *call.token_ids][:-1]
-                self.decoder.prefill(known, call.slot)
-                call.fed = len(known)
+            self._admit(self._waiting.pop(0))
         token_ids = np.zeros(self.slots, dtype=np.int64)
         positions = np.zeros(self.slots, dtype=np.int64)
         uniforms = np.zeros(self.slots)
@@ -288,6 +301,6 @@ class GenerationEngine:
             call.finish_reason = "length"
         if call.finish_reason:
             del self.running[call.slot]
-            self._free.append(call.slot)
-            self._free.sort()
+            self._cached[call.slot] = [*call.prompt_ids, *call.token_ids][: call.fed]
+            self._free = sorted([*self._free, call.slot])
             call.finished.set_result(None)

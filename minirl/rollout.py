@@ -185,6 +185,9 @@ class RolloutManager:
             result = episode.session.call(name, arguments)
             if episode.prompt.has_free_turn:
                 tool_result = self.tokenizer.render_tool_result(result)
+                taken = len(episode.token_ids) + len(tool_result)
+                if taken >= self.engine.max_length:  # no room for another turn
+                    return self._complete(episode)
                 episode.segments.append(Segment(tool_result))
         if episode.prompt.has_free_turn and episode.turn == 1:
             await self._generate(episode, None)
