@@ -234,7 +234,7 @@ class GenerationEngine:
             await asyncio.sleep(0)
 
     def _admit(self, call: Call) -> None:
-        """Give a call the slot whose cache has most of its tokens, of an earlier turn."""
+        """Give a call the slot that has most of its tokens, of an earlier turn."""
         known = [*call.prompt_ids, *call.token_ids]
 
         def shared(slot: int) -> int:

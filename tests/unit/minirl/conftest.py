@@ -176,7 +176,7 @@ def prompt_rows(tmp_path_factory, write_workload):
     """
     path = write_workload(tmp_path_factory.mktemp("rows") / "rows.jsonl", [4, 24])
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    system = {"role": "system", "content": "count " * 140}
+    system = {"role": "system", "content": "count " * 40}
     rows[2]["responses_create_params"]["input"].insert(0, system)
     return rows
 
