@@ -15,7 +15,8 @@ from pathlib import Path
 import ray
 
 from minirl.config import load_config
-from minirl.controller import SingleControllerActor, setup_single_controller
+from minirl.controller import SingleControllerActor
+from minirl.setup import setup_single_controller
 from minirl.tokenizer import Tokenizer
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from minirl.controller import latest_checkpoint
+from minirl.setup import latest_checkpoint
 from minirl.snapshot import published, read_records
 from tools.faults import RUN_S, rows_of
 from tools.runs import (

@@ -11,12 +11,9 @@ import torch
 from ray import cloudpickle
 from safetensors.torch import load_file
 
-from minirl import controller as controller_module
-from minirl.controller import (
-    SingleController,
-    latest_checkpoint,
-    setup_single_controller,
-)
+from minirl import setup
+from minirl.controller import SingleController
+from minirl.setup import latest_checkpoint, setup_single_controller
 from minirl.snapshot import SnapshotWriter, published
 
 LISTS = [5, 6]
@@ -52,7 +49,7 @@ def set_up(make_config, tokenizer, workload):
 @pytest.fixture
 def in_memory(monkeypatch, memory_data_plane):
     """Lets controllers run on a data plane without Ray."""
-    monkeypatch.setattr(controller_module, "DataPlaneClient", memory_data_plane)
+    monkeypatch.setattr(setup, "DataPlaneClient", memory_data_plane)
 
 
 def run(actor_args):
@@ -338,7 +335,7 @@ def test_decoding_that_fails_ends_the_job(in_memory, set_up, tmp_path, monkeypat
     def fail(engine):
         raise OSError("device lost")
 
-    monkeypatch.setattr(controller_module.GenerationEngine, "step", fail)
+    monkeypatch.setattr(setup.GenerationEngine, "step", fail)
     with pytest.raises(OSError, match="device lost"):
         run(set_up(tmp_path, generations=1))
 
@@ -361,7 +358,7 @@ def test_train_step_that_fails_publishes_nothing(
     def fail(policy):
         raise OSError("device lost")
 
-    monkeypatch.setattr(controller_module.Policy, "finish_train_step", fail)
+    monkeypatch.setattr(setup.Policy, "finish_train_step", fail)
     with pytest.raises(OSError, match="device lost"):
         run(set_up(tmp_path, generations=1))
     names = [path.name for path in (tmp_path / "logs" / "exp_001").iterdir()]
@@ -373,7 +370,7 @@ def test_stall_ends_the_job(in_memory, set_up, tmp_path, monkeypatch):
     async def hang(engine):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(controller_module.GenerationEngine, "run", hang)
+    monkeypatch.setattr(setup.GenerationEngine, "run", hang)
     watchdog = "async_rl.stall_watchdog"
     limits = [f"{watchdog}.interval_s=0.01", f"{watchdog}.stall_timeout_s=0.05"]
     with pytest.raises(TimeoutError, match=r"no progress for 0\.05 s"):

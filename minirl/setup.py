@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a run's driver builds for the controller's actor, checked before Ray starts.
+
+The parts travel pickled, and get hold of devices and of the data plane in the actor.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from minirl.config import MasterConfig
+from minirl.data_plane import DataPlaneClient
+from minirl.dataset import Prompt, load_prompts
+from minirl.faults import fault_named
+from minirl.model import load_policy
+from minirl.policy import Policy
+from minirl.rollout import RolloutManager
+from minirl.tokenizer import Tokenizer
+
+
+@dataclass
+class SaveState:
+    """How far training is: optimizer steps done, and the weights' version."""
+
+    current_step: int = 0
+    trainer_version: int = 0
+
+
+@dataclass
+class ActorArgs:
+    """What the driver builds and the actor runs."""
+
+    master_config: MasterConfig
+    prompts: list[Prompt]
+    trainer_handle: Policy
+    dp_client: DataPlaneClient
+    rollout_manager: RolloutManager
+    save_state: SaveState
+    checkpoint: Path | None  # the trainer checkpoint to go on from
+    tokenizer: Tokenizer
+    device: str  # cpu or cuda
+
+
+def latest_checkpoint(checkpoint_dir: Path) -> Path | None:
+    """The newest complete trainer checkpoint, `step_<n>`, if there is one."""
+    complete = checkpoint_dir.glob("step_*/training_info.json")  # not snapshots alone
+    steps = [path.parent for path in complete if path.parent.name[5:].isdigit()]
+    return max(steps, key=lambda path: int(path.name[5:]), default=None)
+
+
+def setup_single_controller(
+    master_config: MasterConfig, tokenizer: Tokenizer
+) -> tuple[ActorArgs, dict[str, float]]:
+    """Build everything that the actor needs, and check what can be checked without it.
+
+    Raises:
+        ValueError: a data row is not usable, a sequence limit does not fit the policy
+            or a prompt, or there is no such GPU or fault.
+        FileNotFoundError: the policy's weights are missing.
+    """
+    started = time.monotonic()
+    device = master_config.policy.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("policy.device=cuda: torch finds no GPU")
+    longest = load_policy(master_config.policy.model_name).config.max_position
+    length = master_config.policy.max_total_sequence_length
+    if length > longest:
+        raise ValueError(
+            f"policy.max_total_sequence_length: expected at most {longest}, which the"
+            f" policy was made for, found {length}"
+        )
+    if master_config.faults.plant:
+        fault_named(master_config.faults.plant)
+    prompts = load_prompts(Path(master_config.data.train.data_path), tokenizer)
+    for prompt in prompts:
+        if len(prompt.prompt_ids) >= length:
+            raise ValueError(
+                f"prompt {prompt.prompt_idx}: its {len(prompt.prompt_ids)} tokens leave"
+                f" no room in policy.max_total_sequence_length={length}"
+            )
+    dp_client = DataPlaneClient()
+    save_state, checkpoint = SaveState(), None
+    if master_config.rollout_checkpointing.restore_mode == "latest":
+        checkpoint = latest_checkpoint(Path(master_config.checkpointing.checkpoint_dir))
+    if checkpoint:
+        info = json.loads((checkpoint / "training_info.json").read_text())
+        save_state = SaveState(info["current_step"], info["trainer_version"])
+    actor_args = ActorArgs(
+        master_config,
+        prompts,
+        Policy(master_config, dp_client),
+        dp_client,
+        RolloutManager(master_config, tokenizer, dp_client),
+        save_state,
+        checkpoint,
+        tokenizer,
+        device,
+    )
+    return actor_args, {"setup_s": time.monotonic() - started}
