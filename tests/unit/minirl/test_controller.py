@@ -11,6 +11,7 @@ import torch
 from ray import cloudpickle
 from safetensors.torch import load_file
 
+from minirl import controller as controller_module
 from minirl import setup
 from minirl.controller import SingleController
 from minirl.setup import latest_checkpoint, setup_single_controller
@@ -335,7 +336,7 @@ def test_decoding_that_fails_ends_the_job(in_memory, set_up, tmp_path, monkeypat
     def fail(engine):
         raise OSError("device lost")
 
-    monkeypatch.setattr(setup.GenerationEngine, "step", fail)
+    monkeypatch.setattr(controller_module.GenerationEngine, "step", fail)
     with pytest.raises(OSError, match="device lost"):
         run(set_up(tmp_path, generations=1))
 
@@ -370,7 +371,7 @@ def test_stall_ends_the_job(in_memory, set_up, tmp_path, monkeypatch):
     async def hang(engine):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(setup.GenerationEngine, "run", hang)
+    monkeypatch.setattr(controller_module.GenerationEngine, "run", hang)
     watchdog = "async_rl.stall_watchdog"
     limits = [f"{watchdog}.interval_s=0.01", f"{watchdog}.stall_timeout_s=0.05"]
     with pytest.raises(TimeoutError, match=r"no progress for 0\.05 s"):
