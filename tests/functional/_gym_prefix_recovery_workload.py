@@ -2,13 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the prompts: per train step a Workplace group per list length, and a counter.
 
-Rows have NeMo-Gym's form and start from the Gym's example rows where there are any.
-"""
+Rows have NeMo-Gym's form and start from the Gym's example rows where there are any."""
 
 import argparse
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +18,16 @@ WORKPLACE_PROMPT = (
     " After its result, write the integers from 1 to {items}, one per line, and nothing"
     " else."
 )
-COUNTER_ITEMS = 64
 COUNTER_PROMPT = (
     "Call increment_counter once with count 1 and checkpoint_proof set to the integers"
-    f" from 0 to {COUNTER_ITEMS - 1}."
+    " from 0 to 63."
 )
-PROOF = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-PROOF |= {"minItems": COUNTER_ITEMS, "maxItems": COUNTER_ITEMS}
-PROPERTIES = {
-    "calendar_create_event": {name: {"type": "string"} for name in EVENT},
-    "increment_counter": {
-        "count": {"type": "integer", "enum": [1]},
-        "checkpoint_proof": PROOF,
-    },
+CREATE, COUNT = "calendar_create_event", "increment_counter"
+NATURAL, ONE = {"type": "integer", "minimum": 0}, {"type": "integer", "enum": [1]}
+PROOF = {"type": "array", "items": NATURAL, "minItems": 64, "maxItems": 64}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    CREATE: {name: {"type": "string"} for name in EVENT},
+    COUNT: {"count": ONE, "checkpoint_proof": PROOF},
 }
 
 
@@ -44,19 +38,20 @@ def _row(args: Any, environment: str, agent: str, tool: str, prompt: str) -> Any
     if example.exists():
         row = json.loads(example.read_text().splitlines()[0])
     params = row["responses_create_params"]
-    schema = {"type": "object", "properties": PROPERTIES[tool]}
-    schema |= {"required": [*PROPERTIES[tool]], "additionalProperties": False}
+    schema: dict[str, Any] = {"type": "object", "additionalProperties": False}
+    schema |= {"properties": ARGUMENTS[tool], "required": [*ARGUMENTS[tool]]}
     own = {"type": "function", "name": tool, "parameters": schema, "strict": True}
-    kept = [kept for kept in params.get("tools", []) if kept["name"] == tool]
-    params["tools"] = [kept[0] if kept and "count" not in PROPERTIES[tool] else own]
-    params["input"] = [turn for turn in params["input"] if turn["role"] == "system"]
-    params["input"].append({"role": "user", "content": prompt})
-    params["tool_choice"] = {"type": "function", "name": tool}
+    shipped = [x for x in params.get("tools", []) if x["name"] == tool]
     params |= {
+        "input": [turn for turn in params["input"] if turn["role"] == "system"],
+        "tools": [shipped[0] if shipped and tool != COUNT else own],
+        "tool_choice": {"type": "function", "name": tool},
         "parallel_tool_calls": False,
         "max_output_tokens": args.max_output_tokens,
     }
-    return row | {"task_source": agent, "environment_name": environment}
+    params["input"].append({"role": "user", "content": prompt})
+    names = {"environment_name": environment, "category": environment}
+    return row | names | {"task_source": f"{environment}_{agent}"}
 
 
 def build_rows(args: Any) -> list[dict[str, Any]]:
@@ -64,38 +59,27 @@ def build_rows(args: Any) -> list[dict[str, Any]]:
     rows = []
     for index, items in enumerate(args.list_items):
         prompt = WORKPLACE_PROMPT.format(items=items, **EVENT)
-        agent, tool = (
-            "workplace_assistant_checkpoint_test_agent",
-            "calendar_create_event",
-        )
-        row = _row(args, "workplace_assistant", agent, tool, prompt)
-        expected = EVENT | ({"duration": "60"} if index == 1 else {})
-        truth = [{"name": tool, "arguments": json.dumps(expected)}]
-        rows.append(row | {"ground_truth": truth, "category": "workplace_assistant"})
-    name = "example_session_state_mgmt"
-    row = _row(args, name, f"{name}_simple_agent", "increment_counter", COUNTER_PROMPT)
-    rows.append(row | {"category": name, "initial_count": 3, "expected_count": 4})
-    return rows
+        row = _row(args, "workplace_assistant", "checkpoint_test_agent", CREATE, prompt)
+        expected = json.dumps(EVENT | {"duration": "60" if index == 1 else "30"})
+        rows.append(row | {"ground_truth": [{"name": CREATE, "arguments": expected}]})
+    counter = "example_session_state_mgmt", "simple_agent", COUNT, COUNTER_PROMPT
+    return [*rows, _row(args, *counter) | {"initial_count": 3, "expected_count": 4}]
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, required=True)
+    for name in ("output", "gym-root"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    for name in ("steps", "max-output-tokens"):
+        parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--list-items", type=int, nargs="+", required=True)
-    parser.add_argument("--max-output-tokens", type=int, required=True)
-    parser.add_argument("--gym-root", type=Path, required=True)
     args = parser.parse_args()
     try:
         lines = [json.dumps(row) + "\n" for row in build_rows(args)]
     except (LookupError, TypeError, ValueError) as error:
-        print(f"error: an example row in {args.gym_root}: {error!r}", file=sys.stderr)
-        return 2
-    partial = args.output.with_suffix(".partial")
-    partial.write_text("".join(lines * args.steps))
-    os.replace(partial, args.output)
-    return 0
+        parser.exit(2, f"error: an example row in {args.gym_root}: {error!r}\n")
+    args.output.write_text("".join(lines * args.steps))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,17 +3,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # A run that is killed while model calls are cut in mid-decode, and recovered from the
-# snapshot, must train exactly the rows that an uninterrupted run trains.
-#
-#   grpo_async_gym_single_controller_prefix_recovery.sh [OVERRIDE ...]
-#
-# Exits 0 if all checks hold, 1 if one fails, 2 if there is nothing to judge. A setting
-# is the environment variable SC_PREFIX_RECOVERY_<NAME>.
-set -euo pipefail
+# snapshot, must train exactly the rows that an uninterrupted run trains. Arguments are
+# Hydra overrides; a setting is the environment variable SC_PREFIX_RECOVERY_<NAME>.
+# Exits 0 if all checks hold, 1 if one fails, 2 if there is nothing to judge.
+set -Eeuo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
-OUT=$HERE/grpo_async_gym_single_controller_prefix_recovery
-
+OUT=$HERE/grpo_async_gym_single_controller_prefix_recovery LOG='' SESSIONS='' TIMES=()
 #        NAME            in NeMo-RL       in minirl               must match    is
 SETTINGS="
          MODEL           Qwen/Qwen3-1.7B  minirl/workplace-policy .+            model and tokenizer
@@ -23,7 +19,7 @@ SETTINGS="
          TOP_P           0.000001         1.0                     R             nucleus; near 0 is greedy
          MAX_TOKENS      12288            640                     N             in a sequence; 3/4 of it in a call
          CRASHES         1                1                       N             kills before the run may finish
-         MIN_PREFIX      32               32                      N             tokens in the shortest cut
+         MIN_PREFIX      32               24                      N             tokens a cut must gain by each crash
          INTERVAL_S      0.05             0.05                    R             snapshot interval of a run to kill
          SLOW_INTERVAL_S 600              600                     R             snapshot interval of the others
          TIMEOUT_S       3600             300                     N             limit of a run, or of a wait for cuts
@@ -33,9 +29,10 @@ SETTINGS="
          CONFIG          -                -                       .+            YAML in place of the base test's
          HOOK            -                -                       .+            entry point with another probe
          KEEP            0                0                       [01]          1 keeps the checkpoints' weights"
-die() {
+die() { # MESSAGE [STATUS]
   echo "error: $1" >&2
-  exit 2
+  [[ -z $LOG ]] || tail -v -n 20 "$LOG" >&2 || true
+  exit "${2:-2}"
 }
 while read -r name nemo_rl minirl pattern meaning; do
   variable=SC_PREFIX_RECOVERY_$name
@@ -44,150 +41,120 @@ while read -r name nemo_rl minirl pattern meaning; do
   pattern=${pattern//N/[1-9][0-9]*} pattern=${pattern//R/[0-9]*\\.?[0-9]+(e-?[0-9]+)?}
   [[ ${!name} =~ ^$pattern$ ]] || die "$variable ($meaning): '${!name}' is not $pattern"
 done <<<"${SETTINGS:1}"
-[[ $HOOK != - ]] || for HOOK in "$HERE"/_single_controller_{staging_key_probe,turn_recovery_hook}.py; do
-  [[ ! -f $HOOK ]] || break # the first where NeMo-RL has its own of the second name
-done
+hook=$HERE/_single_controller_staging_key_probe.py # where NeMo-RL has one of our name
+[[ -f $hook ]] || hook=$HERE/_single_controller_turn_recovery_hook.py
+[[ $HOOK != - ]] || HOOK=$hook
 [[ -f $HOOK ]] || die "SC_PREFIX_RECOVERY_HOOK: no file $HOOK"
 [[ $CONFIG == - || -f $CONFIG ]] || die "SC_PREFIX_RECOVERY_CONFIG: no file $CONFIG"
-IFS=, read -ra LENGTHS <<<"$LISTS"
-PROMPTS=$((${#LENGTHS[@]} + 1))
-PYTHON=(python3)
-if [[ -f $ROOT/uv.lock ]] && command -v uv >/dev/null; then
-  PYTHON=(uv run --directory "$ROOT" --no-sync python)
-fi
+PYTHON=(uv run --directory "$ROOT" --no-sync python)
+[[ -f $ROOT/uv.lock ]] && command -v uv >/dev/null || PYTHON=(python3)
 exec 9>"$OUT.lock"
 flock -n 9 || die "$OUT is in use by another run of this test"
 free_mb=$(df -Pm "$HERE" | awk 'END {print $4}')
 ((free_mb >= MIN_FREE_MB)) || die "$HERE: $free_mb MB free, expected $MIN_FREE_MB MB"
-
-fail() {
-  die "$1
---- the end of $LOG
-$(tail -n 20 "$LOG")
---- all evidence is in $OUT"
+wait_until() { # WHAT LIMIT_S CONDITION ...: says what it waits for, and for how long
+  local what=$1 limit=$2 began=$SECONDS due=$SECONDS
+  shift 2
+  until "$@"; do
+    ((SECONDS - began < limit)) || die "$what: not within $limit s"
+    [[ ! -t 1 ]] || printf '\r%s ... %d s ' "$what" $((SECONDS - began))
+    [[ -t 1 ]] || ((SECONDS < due)) || echo "$what ... $((SECONDS - began)) s"
+    ((SECONDS < due)) || due=$((SECONDS + 30))
+    sleep 0.1
+  done
+  TIMES+=("$what: $((SECONDS - began)) s")
 }
 ended() { ! kill -0 "$1" 2>/dev/null; }
-session_gone() { # kill what is left of a session; true when there was nothing
+gone() { # SIGKILL every process of the sessions; true when none was left but zombies
   local stat fields pids=()
   for stat in /proc/[0-9]*/stat; do
     { read -r stat <"$stat"; } 2>/dev/null || continue
     read -ra fields <<<"${stat##*) }" # state, parent, group, session
-    [[ ${fields[3]} != "$1" || ${fields[0]} == [ZX] ]] || pids+=("${stat%% *}")
+    [[ ${fields[0]} == [ZX] || " $SESSIONS " != *" ${fields[3]} "* ]] || pids+=("${stat%% *}")
   done
   ((${#pids[@]})) || return 0
   kill -KILL "${pids[@]}" 2>/dev/null || true
   return 1
 }
-wait_until() { # WHAT TIMEOUT_S CONDITION ...
-  local what=$1 timeout_s=$2 started=$SECONDS elapsed next=0
-  shift 2
-  until "$@"; do
-    elapsed=$((SECONDS - started))
-    ((elapsed < timeout_s)) || fail "$what: did not happen within $timeout_s s"
-    if [[ -t 1 ]]; then
-      printf '\r%s ... %d s ' "$what" "$elapsed"
-    elif ((elapsed >= next)); then
-      echo "$what ... $elapsed s"
-      next=$((elapsed + 30))
-    fi
-    sleep 0.1
-  done
-  TIMES+=("$what: $((SECONDS - started)) s")
-}
-start() { # RUN CHECKPOINTS INTERVAL_S: a training job, in a session of its own
+start() { # NAME CHECKPOINTS INTERVAL_S: a job with a session and Ray of its own
   LOG=$OUT/$1.log
-  SC_STAGING_KEYS_FILE=$OUT/$1-staging-keys.jsonl setsid bash \
+  SC_STAGING_KEYS_FILE=$OUT/$1-staging-keys.jsonl setsid env -u RAY_ADDRESS bash \
     "$HERE/grpo_async_gym_single_controller.sh" \
     logger.log_dir="$OUT/$1-logs" checkpointing.checkpoint_dir="$OUT/$2" \
     ++rollout_checkpointing.snapshot_attempt_interval_s="$3" "${OVERRIDES[@]}" \
     >"$LOG" 2>&1 9>&- </dev/null &
-  LEADER=$!
+  JOB=$! SESSIONS=$!
 }
-finish() { # RUN: the job that was started must end by itself, and well
-  wait_until "$1: train $STEPS steps" "$TIMEOUT_S" ended "$LEADER"
-  wait "$LEADER" || fail "$1: the run ended with exit status $?"
-  wait_until "$1: leave no process" 30 session_gone "$LEADER"
+run() { # NAME CHECKPOINTS: a training job that must end by itself, and well
+  start "$@" "$SLOW_INTERVAL_S"
+  wait_until "$1: train $STEPS steps" "$TIMEOUT_S" ended "$JOB"
+  wait "$JOB" || die "$1: exit status $?"
+  wait_until "$1: leave no process" 30 gone
 }
 selected() {
-  ended "$SELECTOR" || { ended "$LEADER" && fail "phase 1 ended before it could be killed"; }
-}
-cleanup() {
-  trap - EXIT
-  [[ -z $SELECTOR ]] || kill "$SELECTOR" 2>/dev/null || true
-  [[ -z $LEADER ]] || wait_until "leave no process" 30 session_gone "$LEADER"
-  rm -rf "$RAY_TMPDIR"
+  ended "$SELECTOR" || { ended "$JOB" && die "phase1 ended before it could be killed"; }
 }
 
-LEADER='' SELECTOR='' LOG=/dev/null TIMES=()
 RAY_TMPDIR=$(mktemp -d /tmp/prefix-recovery.XXXXXX)
-trap cleanup EXIT
-trap 'echo "interrupted; the evidence is in $OUT" >&2; exit 130' INT TERM HUP
-rm -rf "$OUT"
-mkdir -p "$OUT/selected-snapshot"
-unset RAY_ADDRESS # each job starts a Ray of its own
+trap 'trap "" INT TERM; disown -a; wait_until "leave no process" 30 gone; rm -rf "$RAY_TMPDIR"' EXIT
+trap 'die "line $LINENO: exit status $? of $BASH_COMMAND"' ERR
+trap 'die interrupted 130' INT
+trap 'die interrupted 143' TERM
+rm -rf "$OUT" && mkdir "$OUT"
+echo "all evidence goes to $OUT; its judge.sh judges it again"
 export RAY_TMPDIR RAY_DEDUP_LOGS=0 RUN_CONVERGENCE_CHECKS=0 SC_TEST_ENTRYPOINT=$HOOK
 export NEMO_GYM_TEST_WORKPLACE_PREFIX_AFTER_MUTATION=1 NEMO_GYM_TEST_PREFIX_MIN_TOKENS=0
 [[ $CONFIG == - ]] || export SC_TEST_CONFIG=$CONFIG
+PROMPTS=$(($(wc -w <<<"${LISTS//,/ }") + 1))
 GYM_CONFIGS=responses_api_models/vllm_model/configs/vllm_model_for_training.yaml
 GYM_CONFIGS+=,resources_servers/example_session_state_mgmt/configs/example_session_state_mgmt.yaml
 GYM_CONFIGS+=,responses_api_agents/checkpoint_test_agent/configs/workplace_assistant.yaml
 OVERRIDES=(
   policy.{model_name,tokenizer.name}"=$MODEL"
-  policy.max_total_sequence_length="$MAX_TOKENS"
+  policy.{max_total_sequence_length="$MAX_TOKENS",train_global_batch_size=$((PROMPTS * GENERATIONS))}
   policy.generation.{max_new_tokens=$((MAX_TOKENS * 3 / 4)),temperature=1.0,top_p="$TOP_P"}
-  policy.train_global_batch_size=$((PROMPTS * GENERATIONS))
   checkpointing.{enabled=true,metric_name=null,save_period=1}
-  ++checkpointing.save_data_plane=true
-  ++token_capture.enabled=true
-  ++rollout_recovery.target_level=prefix
+  ++{checkpointing.save_data_plane,token_capture.enabled,async_rl.log_full_train_data}"=true"
   ++rollout_checkpointing.{keep_latest_k=16,restore_mode=latest}
-  async_rl.sampler.{name=in_order,max_lookahead_versions=0}
+  ++rollout_recovery.target_level=prefix async_rl.sampler.{name=in_order,max_lookahead_versions=0}
   async_rl.{min_groups_for_streaming_train,max_inflight_prompts,max_buffered_rollouts}"=$PROMPTS"
-  ++async_rl.log_full_train_data=true
   ++async_rl.rollout_failure.nemo_gym.rollout_timeout_s=300
   ++async_rl.stall_watchdog.{interval_s=10,stall_timeout_s=600,stall_action=abort}
   grpo.{seed=1234,num_prompts_per_step="$PROMPTS",num_generations_per_prompt="$GENERATIONS"}
-  grpo.max_num_steps="$STEPS"
-  data.{shuffle=false,{train,validation}.data_path="$OUT/test-data.jsonl"}
-  '~env.nemo_gym.code_gen'
-  env.nemo_gym.config_paths="[$GYM_CONFIGS]"
-  "$@"
+  grpo.max_num_steps="$STEPS" data.{shuffle=false,{train,validation}.data_path="$OUT/test-data.jsonl"}
+  '~env.nemo_gym.code_gen' env.nemo_gym.config_paths="[$GYM_CONFIGS]" "$@"
 )
 "${PYTHON[@]}" "$HERE/_gym_prefix_recovery_workload.py" --output "$OUT/test-data.jsonl" \
-  --steps "$STEPS" --list-items "${LENGTHS[@]}" --max-output-tokens $((MAX_TOKENS * 3 / 4)) \
+  --steps "$STEPS" --list-items ${LISTS//,/ } --max-output-tokens $((MAX_TOKENS * 3 / 4)) \
   --gym-root "$ROOT/3rdparty/Gym-workspace/Gym"
 
-start reference reference-checkpoints "$SLOW_INTERVAL_S"
-finish reference
+run reference reference-checkpoints
 SNAPSHOTS=$OUT/recovery-checkpoints/bootstrap/rollout_snapshots
 for ((crash = 1; crash <= CRASHES; crash++)); do
   start phase1 recovery-checkpoints "$INTERVAL_S"
-  "${PYTHON[@]}" "$HERE/_gym_prefix_recovery_snapshot.py" select --snapshots "$SNAPSHOTS" \
-    --output "$OUT/selected-snapshot.json" --copy-to "$OUT/selected-snapshot" \
-    --min-tokens "$MIN_PREFIX" --timeout-s "$TIMEOUT_S" 2>"$OUT/select.log" 9>&- &
-  SELECTOR=$!
-  wait_until "phase 1: cut every Workplace rollout" $((TIMEOUT_S + 30)) selected
-  wait "$SELECTOR" || fail "phase 1: $(<"$OUT/select.log")"
-  disown "$LEADER" # or bash reports the kill
-  wait_until "phase 1: die with its Ray" 30 session_gone "$LEADER"
+  rm -rf "$OUT/selected-snapshot"
+  setsid "${PYTHON[@]}" "$HERE/_gym_prefix_recovery_snapshot.py" select \
+    --snapshots "$SNAPSHOTS" --copy-to "$OUT/selected-snapshot" --timeout-s "$TIMEOUT_S" \
+    --output "$OUT/selected-snapshot.json" --min-tokens $((crash * MIN_PREFIX)) \
+    2>"$OUT/select.log" 9>&- &
+  SELECTOR=$! SESSIONS+=" $!"
+  wait_until "phase1: cut every Workplace rollout" $((TIMEOUT_S + 30)) selected
+  wait "$SELECTOR" || die "phase1: $(<"$OUT/select.log")"
+  disown -a # or bash reports the kill
+  wait_until "phase1: die with its Ray" 30 gone
   rm -rf "$OUT/recovery-checkpoints"
   mkdir -p "$SNAPSHOTS"
   cp -a "$OUT"/selected-snapshot/snapshot_* "$SNAPSHOTS"
 done
-start phase2 recovery-checkpoints "$SLOW_INTERVAL_S"
-finish phase2
-
-JUDGE=(
-  "${PYTHON[@]}" "$HERE/_gym_prefix_recovery_parity.py"
+run phase2 recovery-checkpoints
+JUDGE=("${PYTHON[@]}" "$HERE/_gym_prefix_recovery_parity.py"
   --reference-log-dir "$OUT/reference-logs" --recovery-log-dir "$OUT/phase2-logs"
   --selection "$OUT/selected-snapshot.json" --recovery-log "$OUT/phase2.log"
-  --staging-keys "$OUT/phase2-staging-keys.jsonl"
   --successor-checkpoint "$OUT/recovery-checkpoints/step_1"
+  --staging-keys "$OUT/phase2-staging-keys.jsonl" --verdict "$OUT/verdict.json"
   --steps "$STEPS" --prompts-per-step "$PROMPTS" --generations-per-prompt "$GENERATIONS"
-  --min-identical-logprobs "$MIN_IDENTICAL" --max-logprob-difference "$MAX_DIFFERENCE"
-  --verdict "$OUT/verdict.json"
-)
+  --min-identical-logprobs "$MIN_IDENTICAL" --max-logprob-difference "$MAX_DIFFERENCE")
 echo "${JUDGE[@]@Q}" >"$OUT/judge.sh"
-printf '%s\n' "" "${TIMES[@]}" "the evidence is in $OUT; judge it again with its judge.sh" ""
-"${JUDGE[@]}"
+printf '%s\n' "" "${TIMES[@]}" ""
+"${JUDGE[@]}" || exit
 [[ $KEEP == 1 ]] || find "$OUT"/*-checkpoints -type f ! -name gym_checkpoint.json -delete

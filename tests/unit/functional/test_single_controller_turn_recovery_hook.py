@@ -10,8 +10,9 @@ from types import ModuleType, SimpleNamespace
 
 import cloudpickle
 import pytest
+from prefix_recovery_evidence import FUNCTIONAL
 
-HOOK = Path(__file__).parents[2] / "functional/_single_controller_turn_recovery_hook.py"
+HOOK = FUNCTIONAL / "_single_controller_turn_recovery_hook.py"
 
 
 class Trainer:
@@ -40,10 +41,6 @@ def test_the_probe_records_each_step_in_the_actor(
     trainer = cloudpickle.loads(cloudpickle.dumps(args)).trainer_handle
     assert trainer.begin_train_step("loss") == "began with loss"
     assert trainer.begin_train_step(loss_fn="loss") == "began with loss"
-    records = [
-        json.loads(x) for x in (tmp_path / "keys.jsonl").read_text().splitlines()
-    ]
-    assert records == [
-        {"train_step": 5, "staging_keys": ["a", "b"]},
-        {"train_step": 6, "staging_keys": ["c"]},
-    ]
+    records = [json.loads(x) for x in (tmp_path / "keys.jsonl").open()]
+    keys = [(record["train_step"], record["staging_keys"]) for record in records]
+    assert keys == [(5, ["a", "b"]), (6, ["c"])]
