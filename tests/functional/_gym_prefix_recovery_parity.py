@@ -57,9 +57,8 @@ class Row:
         self.columns = {x: np.array(record[x], dtype=float).ravel() for x in COLUMNS}
         self.reward = float(self.columns["rewards"].item())
         self.generated = self.columns["token_loss_mask"] > 0
-        absent = np.full(len(self.generated), np.nan)  # a dump may have too few
-        logprobs = np.append(self.columns["generation_logprobs"], absent)
-        self.logprobs = logprobs[: len(self.generated)][self.generated]
+        at = self.generated.nonzero()[0]
+        self.logprobs = self.columns["generation_logprobs"].take(at, mode="clip")
         edges = np.diff(self.generated, prepend=False, append=False).nonzero()[0]
         self.start, self.end = map(int, edges[-2:] if len(edges) else (0, 0))
 
@@ -135,8 +134,7 @@ def _differences(a: Row, b: Row, cut: Cut | None, allow_pre_cut: bool) -> list[R
         x, y = a.columns[name], b.columns[name]
         n, tolerance = min(len(x), len(y)), CLOSE.get(name, (0, 0))
         same = np.isclose(y[:n], x[:n], *tolerance, equal_nan=name in CLOSE)
-        same |= name == "generation_logprobs"  # whose values have a check of their own
-        if len(x) != len(y) or not same.all():
+        if len(x) != len(y) or (not same.all() and name != "generation_logprobs"):
             first[name] = int(np.append(same, False).argmin())
     if not first:
         return []

@@ -96,10 +96,11 @@ selected() {
 }
 
 RAY_TMPDIR=$(mktemp -d /tmp/prefix-recovery.XXXXXX)
-trap 'trap "" INT TERM; disown -a; wait_until "leave no process" 30 gone; rm -rf "$RAY_TMPDIR"' EXIT
+trap 'trap "" HUP INT TERM; disown -a; wait_until "leave no process" 30 gone; rm -rf "$RAY_TMPDIR"' EXIT
 trap 'die "line $LINENO: exit status $? of $BASH_COMMAND"' ERR
 trap 'die interrupted 130' INT
 trap 'die interrupted 143' TERM
+trap 'die interrupted 129' HUP
 rm -rf "$OUT" && mkdir "$OUT"
 echo "all evidence goes to $OUT; its judge.sh judges it again"
 export RAY_TMPDIR RAY_DEDUP_LOGS=0 RUN_CONVERGENCE_CHECKS=0 SC_TEST_ENTRYPOINT=$HOOK
