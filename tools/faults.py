@@ -15,7 +15,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -176,15 +175,12 @@ class Catalogue:
         return Outcome(fault.name, fault.check, failed, seconds, result)
 
 
-def run_catalogue(
-    workspace: Workspace, faults: list[Fault], jobs: int
-) -> Iterator[Outcome]:
-    """The control's outcome and each fault's, `jobs` side by side, as they come."""
+def run_catalogue(workspace: Workspace, faults: list[Fault]) -> Iterator[Outcome]:
+    """The control's outcome and then each fault's, as they come."""
     catalogue = Catalogue(workspace)
     catalogue.prepare()
     yield catalogue.control()
-    with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(catalogue.outcome, faults)
+    yield from workspace.side_by_side(catalogue.outcome, faults)
 
 
 def main() -> int:
@@ -198,8 +194,8 @@ def main() -> int:
     started, outcomes = time.monotonic(), []
     try:
         faults = [fault_named(name) for name in names]
-        with Workspace(Workload(), args.keep) as workspace:
-            for outcome in run_catalogue(workspace, faults, args.jobs):
+        with Workspace(Workload(), args.jobs, args.keep) as workspace:
+            for outcome in run_catalogue(workspace, faults):
                 outcomes.append(outcome)
                 print(f"{outcome.name}: {outcome.result}", flush=True)
     except (RunError, ValueError) as error:

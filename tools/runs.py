@@ -14,8 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FUNCTIONAL = ROOT / "tests" / "functional"
 CONFIG = ROOT / "examples" / "configs" / "grpo_minirl_single_controller.yaml"
-POLL_S = 0.02
+POLL_S = 0.005
 
 
 class RunError(Exception):
@@ -43,10 +45,11 @@ def harness_module(name: str) -> Any:
 find_cuts = harness_module("_gym_prefix_recovery_snapshot").find_cuts
 
 
-def session_pids(session_id: int) -> list[int]:
-    """The live processes of a session; zombies are not."""
-    pids = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def session_pids(session_id: int, among: Iterable[int] | None = None) -> list[int]:
+    """The live processes of a session, zombies left out, of all or of some."""
+    proc, pids = Path("/proc"), []
+    some = [proc / str(pid) / "stat" for pid in among or []]
+    for stat in proc.glob("[0-9]*/stat") if among is None else some:
         try:
             text = stat.read_text()
         except OSError:  # it has just ended
@@ -67,16 +70,26 @@ def wait_until(what: str, condition: Callable[[], Any], timeout_s: float) -> Any
     return value
 
 
-def end_session(session_id: int, timeout_s: float = 30) -> None:
-    """SIGKILL every process of a session, again until none is left."""
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def end_session(
+    session_id: int, known: Iterable[int] = (), timeout_s: float = 30
+) -> None:
+    """SIGKILL every process of a session, again until none is left.
+
+    Those known already are killed before the others are looked for.
+    """
+    _kill(session_pids(session_id, known))
 
     def gone() -> bool:
         pids = session_pids(session_id)
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        _kill(pids)
         return not pids
 
     wait_until(f"session {session_id} ends", gone, timeout_s)
@@ -190,15 +203,17 @@ class Job:
             f"{self.name} ends", lambda: self.process.poll() is not None, timeout_s
         )
         status = self.process.wait()
-        what = f"{self.name} leaves no process"
-        wait_until(what, lambda: not session_pids(self.process.pid), 30)
-        shutil.rmtree(self.ray_dir)
+        try:
+            what = f"{self.name} leaves no process"
+            wait_until(what, lambda: not session_pids(self.process.pid), 30)
+        finally:
+            self.kill()
         if status:
             raise self.error(f"exit status {status}")
 
-    def kill(self) -> None:
-        """SIGKILL all of the job, its Ray included."""
-        end_session(self.process.pid)
+    def kill(self, known: Iterable[int] = ()) -> None:
+        """SIGKILL all of the job, its Ray included; see `end_session`."""
+        end_session(self.process.pid, known)
         self.process.wait()
         shutil.rmtree(self.ray_dir, ignore_errors=True)
 
@@ -212,10 +227,13 @@ class Job:
 class Workspace:
     """A temporary folder, short as Ray's sockets need it, and the jobs below it."""
 
-    def __init__(self, workload: Workload, keep: Path | None = None):
+    def __init__(self, workload: Workload, jobs: int, keep: Path | None = None):
         self.workload = workload
         self.keep = keep
         self.jobs: list[Job] = []
+        self.pool = ThreadPoolExecutor(jobs)
+        self.closing = False
+        self.lock = threading.Lock()  # of `jobs` and `closing`
 
     def __enter__(self) -> "Workspace":
         self.handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -225,13 +243,23 @@ class Workspace:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        with self.lock:
+            self.closing = True
         for job in self.jobs:
             if job.process.poll() is None:
                 job.kill()
+        self.pool.shutdown()
         if self.keep:
             shutil.copytree(self.folder, self.keep, dirs_exist_ok=True)
         shutil.rmtree(self.folder)
         signal.signal(signal.SIGTERM, self.handler)
+
+    def side_by_side(
+        self, work: Callable[[Any], Any], items: Iterable[Any]
+    ) -> Iterator[Any]:
+        """What the work returns for each item, in their order."""
+        return self.pool.map(work, items)
 
     def start(
         self,
@@ -243,12 +271,15 @@ class Workspace:
     ) -> Job:
         """Start a job that takes a snapshot every `interval_s` seconds."""
         folder.mkdir(exist_ok=True)
-        ray_dir = Path(tempfile.mkdtemp(prefix="r", dir=self.folder))
         every = f"rollout_checkpointing.snapshot_attempt_interval_s={interval_s}"
         into = f"checkpointing.checkpoint_dir={checkpoint_dir}"
         settings = [*self.workload.overrides(self.data), every, into, *overrides]
-        job = Job(folder, ray_dir, name, settings)
-        self.jobs.append(job)
+        with self.lock:
+            if self.closing:
+                raise RunError(f"{name}: not started, for the end is near")
+            ray_dir = Path(tempfile.mkdtemp(prefix="r", dir=self.folder))
+            job = Job(folder, ray_dir, name, settings)
+            self.jobs.append(job)
         return job
 
     def leftovers(self, job: Job) -> list[int]:

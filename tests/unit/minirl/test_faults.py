@@ -34,8 +34,8 @@ def test_unknown_fault_is_an_error_that_names_the_choices():
 
 @pytest.mark.slow
 def test_most_telling_faults_are_caught_by_the_checks_named_for_them():
-    with Workspace(Workload()) as workspace:
+    with Workspace(Workload(), jobs=3) as workspace:
         faults = [FAULTS[name] for name in QUICK]
-        control, *outcomes = run_catalogue(workspace, faults, jobs=2)
+        control, *outcomes = run_catalogue(workspace, faults)
     assert control.result == "passed"
     assert {x.name: x.result for x in outcomes} == dict.fromkeys(QUICK, "caught")
