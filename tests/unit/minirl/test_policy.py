@@ -206,7 +206,8 @@ def test_gradients_of_several_metas_add_up(make_policy, data_plane):
     whole, parts = make_policy(), make_policy()
     metas = [BatchMeta("rollout_data", ids[:2]), BatchMeta("rollout_data", ids[2:])]
     expected, found = train(whole), train(parts, *metas)
-    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+    # the loss on the policy itself is 0 but for the rounding of float32 sums
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4, abs=1e-6)
     assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
 
 
