@@ -208,7 +208,7 @@ def test_gradients_of_several_metas_add_up(make_policy, data_plane):
     expected, found = train(whole), train(parts, *metas)
     # the loss on the policy itself is 0 but for the rounding of float32 sums
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4, abs=1e-6)
-    assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+    assert found["grad_norm"] == pytest.approx(expected["grad_norm"], 1e-3, 1e-7)
 
 
 def test_gradients_of_the_last_step_are_forgotten(make_policy):
