@@ -210,7 +210,10 @@ def bench_parity(root: Path) -> None:
     command += ["rollout_checkpointing.snapshot_attempt_interval_s=0.05"]
     text = subprocess.run(
         [*command, "grpo.max_num_steps=1"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+        },
         capture_output=True,
         text=True,
         check=True,

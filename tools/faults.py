@@ -74,7 +74,12 @@ def rows_of(dump: Path) -> dict[str, list[str]]:
 
 
 def result_of(expected: str, failed: list[str], same_rows: bool) -> str:
-    """The word for an outcome; `same_rows` as the run without a fault trained."""
+    """The word for an outcome; `same_rows` as the uninterrupted run trained.
+
+    Without a fault no check is expected to fail, and then none may.
+    """
+    if not expected:
+        return "FALSE ALARM" if failed else "passed"
     if expected in failed:
         return "caught"
     if failed:
@@ -126,6 +131,7 @@ class Catalogue:
         self.selection = phase1.wait_until("a fitting snapshot", selected, RUN_S)
         phase1.kill()
         self.reference.finish(RUN_S)
+        self.reference_rows = rows_of(self.reference.dump)
 
     def restore(self, fault: Fault | None) -> tuple[Job, list[dict[str, Any]]]:
         """Restore the snapshot with the fault planted; the job and its verdict."""
@@ -152,35 +158,25 @@ class Catalogue:
             evidence = replace(evidence, reference_log_dir=job.log_dir)
         return job, judge(evidence, self.workspace.workload)
 
-    def control(self) -> Outcome:
-        """Restore without a fault: all checks must hold, or no catch means a thing."""
-        started = time.monotonic()
-        job, checks = self.restore(None)
-        self.control_rows = rows_of(job.dump)
-        failed = [check["name"] for check in checks if not check["passed"]]
-        result = "FALSE ALARM" if failed else "passed"
-        return Outcome(CONTROL, "", failed, time.monotonic() - started, result)
-
-    def outcome(self, fault: Fault) -> Outcome:
-        """Restore with a fault; a run that breaks down has not been judged."""
+    def outcome(self, fault: Fault | None) -> Outcome:
+        """Restore and judge; a run that breaks down has not been judged."""
+        name, check = (fault.name, fault.check) if fault else (CONTROL, "")
         started = time.monotonic()
         try:
             job, checks = self.restore(fault)
-            failed = [check["name"] for check in checks if not check["passed"]]
-            same = rows_of(job.dump) == self.control_rows
-            result = result_of(fault.check, failed, same)
+            failed = [x["name"] for x in checks if not x["passed"]]
+            same_rows = rows_of(job.dump) == self.reference_rows
+            result = result_of(check, failed, same_rows)
         except RunError as error:
             failed, result = [], f"NOT JUDGED: {error}"
-        seconds = time.monotonic() - started
-        return Outcome(fault.name, fault.check, failed, seconds, result)
+        return Outcome(name, check, failed, time.monotonic() - started, result)
 
 
 def run_catalogue(workspace: Workspace, faults: list[Fault]) -> Iterator[Outcome]:
-    """The control's outcome and then each fault's, as they come."""
+    """The outcome without a fault and then each fault's, as they come."""
     catalogue = Catalogue(workspace)
     catalogue.prepare()
-    yield catalogue.control()
-    yield from workspace.side_by_side(catalogue.outcome, faults)
+    yield from workspace.side_by_side(catalogue.outcome, [None, *faults])
 
 
 def main() -> int:

@@ -141,10 +141,8 @@ class Job:
         self.staging_keys = folder / f"{name}-staging-keys.jsonl"
         self.ray_dir = ray_dir
         environment = {
-            key: os.environ[key] for key in os.environ if key != "RAY_ADDRESS"
-        }
-        environment |= {
-            "PYTHONPATH": str(ROOT),
+            **{key: os.environ[key] for key in os.environ if key != "RAY_ADDRESS"},
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
             "PYTHONUNBUFFERED": "1",
             "RAY_DEDUP_LOGS": "0",
             "RAY_TMPDIR": str(ray_dir),
@@ -156,12 +154,7 @@ class Job:
         command += [f"logger.log_dir={self.log_dir}", *overrides]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    str(FUNCTIONAL / command[1]),
-                    *command[2:],
-                    *overrides,
-                ],
+                command,
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -169,7 +162,6 @@ class Job:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.started = time.monotonic()
 
     @property
     def dump(self) -> Path:

@@ -82,6 +82,10 @@ class Killed:
     def rolling_out(self, moment: Moment) -> bool:
         return self.snapshots(moment.step).exists()
 
+    def starting(self, moment: Moment) -> bool:
+        """The run has its folder: there is no snapshot yet, whatever the step."""
+        return self.job.dump.exists()
+
     def between_turns(self, moment: Moment) -> bool:
         episodes = self.newest(moment.step, "agent")
         return any(len(episode["segments"]) > 2 for episode in episodes)
@@ -112,6 +116,7 @@ class Killed:
 
 # what the condition is, and the range of the delay after it
 KINDS: dict[str, tuple[Callable[[Killed, Moment], bool], float, float]] = {
+    "starting": (Killed.starting, 0.0, 1.0),
     "in prefill": (Killed.rolling_out, 0.0, 0.6),
     "in the first turn": (Killed.rolling_out, 0.6, 1.8),
     "between turns": (Killed.between_turns, 0.0, 0.1),
@@ -232,8 +237,7 @@ class Soak:
         try:
             job = self.workspace.start(folder, "killed", checkpoints, 0.05)
             seen, condition = Killed(job, checkpoints), KINDS[when.kind][0]
-            begun = seen.snapshots(1).exists
-            job.wait_until("the first rollouts begin", begun, RUN_S)
+            job.wait_until("the run begins", job.dump.exists, RUN_S)
             pids = session_pids(job.process.pid)  # so that the kill is quick
             job.wait_until(
                 str(when), lambda: condition(seen, when) or seen.trained(when), RUN_S

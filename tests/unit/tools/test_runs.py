@@ -62,6 +62,11 @@ def test_rows_are_equal_whatever_their_group_is_called(tmp_path):
     assert faults.rows_of(tmp_path / "a") == faults.rows_of(tmp_path / "b")
 
 
+def test_run_without_a_fault_must_pass_every_check():
+    assert faults.result_of("", [], True) == "passed"
+    assert faults.result_of("", ["x"], True) == "FALSE ALARM"
+
+
 @pytest.mark.parametrize(
     ("failed", "same_rows", "result"),
     [
