@@ -57,14 +57,14 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(path.read_text())
     except MALFORMED as error:
-        raise judge.EvidenceError(f"{path}: {error!r}") from None
+        raise OSError(f"{path}: {error!r}") from None
 
 
 def read_verdict(path: Path) -> Evidence:
     """The evidence of a verdict; its files may lie beside it, as in a CI artifact.
 
     Raises:
-        EvidenceError: verdict or evidence is missing or malformed.
+        OSError: verdict or evidence is missing or malformed.
     """
 
     def parse_verdict(text: str) -> tuple[list[dict[str, Any]], dict[str, Path]]:
@@ -72,11 +72,12 @@ def read_verdict(path: Path) -> Evidence:
         for check in verdict["checks"]:
             _ = check["name"], check["passed"], check["counts"].items()
             _ = [problem["message"] + "" for problem in check["problems"]]
-        named = {name: Path(value) for name, value in verdict["evidence"].items()}
-        beside = {name: path.parent / named[name].name for name in named}
-        paths = {x: beside[x] if beside[x].exists() else named[x] for x in named}
         needed = "reference_log_dir", "recovery_log_dir", "selection", "recovery_log"
-        return verdict["checks"], {x: paths[x] for x in (*needed, "staging_keys")}
+        paths = {x: Path(verdict["evidence"][x]) for x in (*needed, "staging_keys")}
+        beside = {name: path.parent / paths[name].name for name in paths}
+        return verdict["checks"], paths | {
+            x: y for x, y in beside.items() if y.exists()
+        }
 
     def parse_instances(text: str) -> dict[str, str]:
         cuts = json.loads(text)["cuts"]
@@ -106,14 +107,14 @@ def compare(reference: Path, other: Path, options: argparse.Namespace) -> Eviden
     """Judge the rows and log-probs of two runs; the other one plays the recovery.
 
     Raises:
-        EvidenceError: a folder holds no run or several, a dump is malformed, or the
+        OSError: a folder holds no run or several, a dump is malformed, or the
             runs have no train step in common.
     """
     run_dirs = {"reference": _run_dir(reference), "other": _run_dir(other)}
     steps, others = map(_steps, run_dirs.values())
     if not steps & others:
-        raise judge.EvidenceError(f"{reference}, {other}: no train step in common")
-    rows = judge._load_dump(run_dirs["reference"], min(steps & others))
+        raise OSError(f"{reference}, {other}: no train step in common")
+    rows = _load_dump(run_dirs["reference"], min(steps & others))
     _, prompts, generations = map(set, zip(*rows, strict=True))
     with (
         tempfile.TemporaryDirectory() as folder
@@ -154,7 +155,7 @@ def _run_dir(log_dir: Path) -> Path:
     if len(found) != 1:
         names = ", ".join(sorted(x.name for x in found)) or "none"
         expected = "expected one exp_<n> with a train_data_step<n>.jsonl"
-        raise judge.EvidenceError(f"{log_dir}: {expected}, found {names}")
+        raise OSError(f"{log_dir}: {expected}, found {names}")
     return found[0]
 
 
@@ -163,11 +164,19 @@ def _steps(run_dir: Path) -> set[int]:
     return {int(number) for number in numbers if number.isdigit()}
 
 
+def _load_dump(run_dir: Path, step: int) -> Any:
+    """The rows of one train step, by identity."""
+    rows = judge.Rows(list)
+    for _ in judge._load_dump(run_dir, step, rows):
+        continue  # it pauses at each row
+    return rows
+
+
 def _load_rows(evidence: Evidence, *run_dirs: Path) -> None:
     failing = {identity[0] for identity in evidence.differing()}
     cuts = {cut.sample_id: cut for cut in evidence.cuts}
     for step in sorted(set.union(*map(_steps, run_dirs))):
-        runs = [judge._load_dump(run_dir, step) for run_dir in run_dirs]
+        runs = [_load_dump(run_dir, step) for run_dir in run_dirs]
         for name, run in zip(("reference", "recovery"), runs, strict=True):
             evidence.times[name].update({x: len(twins) for x, twins in run.items()})
         if len(evidence.pairs) >= (LOOKED_AT if step in failing else CONTEXT):
@@ -183,7 +192,7 @@ def load_decoder(name: str | None, pairs: dict[Identity, Pair]) -> Decode:
     """What writes a token: its id, and its text where a tokenizer is at hand.
 
     Raises:
-        EvidenceError: the tokenizer that was asked for can't be loaded or is too small.
+        OSError: the tokenizer that was asked for can't be loaded or is too small.
     """
     size = 0
     tokenizer: Any = None
@@ -201,7 +210,7 @@ def load_decoder(name: str | None, pairs: dict[Identity, Pair]) -> Decode:
     if largest >= size:
         if name:
             found = f"{size} tokens, but the dump has token {largest:.0f}"
-            raise judge.EvidenceError(f"--tokenizer {name}: {found}")
+            raise OSError(f"--tokenizer {name}: {found}")
         return str
     return lambda token: f"{token} {tokenizer.decode([token])!r}"
 
@@ -215,7 +224,7 @@ def _load_transformers(name: str, error: Exception) -> Any:
         reason = f"not minirl's ({error!r}), and transformers is not installed"
     except (*MALFORMED, RuntimeError) as problem:
         reason = f"{problem}".splitlines()[0]
-    raise judge.EvidenceError(f"--tokenizer {name}: {reason}")
+    raise OSError(f"--tokenizer {name}: {reason}")
 
 
 def in_common(evidence: Evidence) -> list[str]:
@@ -408,7 +417,7 @@ def main() -> int:
             from tools.figure import draw
 
             draw(evidence, options.figure)
-    except (judge.EvidenceError, ImportError, OSError) as error:
+    except (ImportError, OSError) as error:
         print(f"error: nothing to explain: {error}", file=sys.stderr)
         return 2
     return 0 if all(check["passed"] for check in evidence.checks) else 1

@@ -112,7 +112,8 @@ class Evidence:
 def regions(pair: Pair, row: Any) -> list[tuple[str, int, int]]:
     """What the tokens of one of the pair's rows are: (name, begin, end), in order."""
     found, end = [], 0
-    edges = np.diff(row.generated, prepend=False, append=False).nonzero()[0].tolist()
+    generated = row.columns["token_loss_mask"] > 0
+    edges = np.diff(generated, prepend=False, append=False).nonzero()[0].tolist()
     for begin, until in zip(edges[::2], edges[1::2], strict=True):
         found.append((TOOL_RESULT if end else PROMPT, end, begin))
         if pair.cut and until == row.end:
@@ -247,7 +248,7 @@ def mask_differs(pair: Pair) -> str | None:
     at = pair.first("token_loss_mask")
     if at is None or pair.first("token_ids") is not None:
         return None
-    covers = pair.recovery.generated[at]
+    covers = pair.recovery.columns["token_loss_mask"][at] > 0
     return f"the loss mask {'covers' if covers else 'leaves out'} {place(pair, at)}"
 
 

@@ -2,20 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judge whether a recovered run trained exactly the rows an uninterrupted run trained.
 
-Makes five assertions over the evidence of both runs, prints a line for each and exits
-0 (all hold), 1 (an assertion failed) or 2 (the evidence cannot be judged)."""
+Exits 0 if all five assertions hold, 1 if one fails, 2 if the evidence is unreadable."""
 
 import argparse
 import hashlib
 import json
 import re
 import sys
-from collections import Counter, namedtuple
+from collections import Counter, defaultdict, namedtuple
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from fileinput import FileInput
-from itertools import chain
+from itertools import chain, zip_longest
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -28,20 +27,15 @@ COLUMNS = [*EXACT, "advantages", *OPTIONAL, "generation_logprobs"]
 CLOSE = {"advantages": (1e-4, 1e-5), "prev_logprobs": (1e-4, 1e-5)}  # rtol and atol
 PLACES = "the prompt", "the restored prefix", "the continued tail"
 LOG_LINE = re.compile(
-    r"generation prefix (restored|completed): rollout_id=(?P<sample>\S+)_a\S+"
-    r" model_call_id=(?P<call>\S+) source_model_call_id=(?P<source>\S+)"
-    r" prefix_tokens=(?P<prefix>\d+) (prefix_digest=(?P<digest>[0-9a-f]{64})\b"
-    r"(.* prefix_ids_sha256=(?P<sha256>\w*))?"
+    r"generation prefix \w+: rollout_id=(?P<sample>\S+)_a\S+ model_call_id="
+    r"(?P<call>\S+) source_model_call_id=(?P<source>\S+) prefix_tokens=(?P<prefix>\d+) "
+    r"(prefix_digest=(?P<digest>[0-9a-f]{64})\b(.* prefix_ids_sha256=(?P<sha256>\w*))?"
     r"|tail_tokens=(?P<tail>\d{1,9}) total_generation_tokens=(?P<total>\d{1,9})\b)"
 )
 Identity = namedtuple("Identity", "step prompt_idx generation")  # the same in all runs
-Rows = dict[Identity, list["Row"]]  # one row each, in a sound dump
+Rows = defaultdict[Identity, list["Row"]]  # one row each, in a sound dump
 NAME = "step {}, prompt {}, generation {}"
 Report = dict[str, Any]  # of a check, or of a problem: its "message" and where to look
-
-
-class EvidenceError(Exception):
-    """The evidence is missing, torn or malformed; the message says which and where."""
 
 
 class Row:
@@ -56,10 +50,8 @@ class Row:
         self.identity = Identity(step, prompt_idx, int(generation))
         self.columns = {x: np.array(record[x], dtype=float).ravel() for x in COLUMNS}
         self.reward = float(self.columns["rewards"].item())
-        self.generated = self.columns["token_loss_mask"] > 0
-        at = self.generated.nonzero()[0]
-        self.logprobs = self.columns["generation_logprobs"].take(at, mode="clip")
-        edges = np.diff(self.generated, prepend=False, append=False).nonzero()[0]
+        generated = self.columns["token_loss_mask"] > 0
+        edges = np.diff(generated, prepend=False, append=False).nonzero()[0]
         self.start, self.end = map(int, edges[-2:] if len(edges) else (0, 0))
 
 
@@ -85,21 +77,25 @@ class Cut:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[FileInput[str]]:
-    """The lines of a file; an error in their use names the file and the line."""
+    """The lines of a file; an error in their use is an OSError that names the line."""
     with FileInput(path, encoding="utf-8") as lines:
         try:
             yield lines
         except Exception as error:
-            raise EvidenceError(f"{path}:{lines.lineno()}: {error!r}") from error
+            raise OSError(f"{path}:{lines.lineno()}: {error!r}") from error
 
 
-def _load_dump(run_dir: Path, step: int) -> Rows:
-    """The rows of one train step; none if it was not published."""
-    path, rows = run_dir / f"train_data_step{step}.jsonl", Rows()
+def _load_dump(
+    run_dir: Path, step: int, rows: Rows, pool: Any = None
+) -> Iterator[None]:
+    """Add the rows of one train step, if it was published; pause as each is parsed."""
+    path = run_dir / f"train_data_step{step}.jsonl"
     with _reading(path) as lines:
-        for row in map(Row, lines if path.exists() else []):
-            rows.setdefault(row.identity, []).append(row)
-    return rows
+        for line in lines if path.exists() else []:
+            parsed = pool and pool.submit(Row, line)
+            yield
+            row = parsed.result() if parsed else Row(line)
+            rows[row.identity].append(row)
 
 
 def _load_cuts(selection: Path, log: Path) -> tuple[list[Cut], list[re.Match[str]]]:
@@ -140,7 +136,7 @@ def _differences(a: Row, b: Row, cut: Cut | None, allow_pre_cut: bool) -> list[R
         return []
     (name, at), place = next(iter(first.items())), "a row never cut"
     if cut:
-        place = PLACES[(at >= b.start) + (at >= b.start + cut.prefix)]
+        place = PLACES[(at >= a.start) + (at >= a.start + cut.prefix)]
         excused = allow_pre_cut and name == "token_ids" and place == PLACES[1]
         if excused and cut.replayed(b) and not first.keys() & {*EXACT[2:4]}:
             return []
@@ -202,13 +198,12 @@ def assert_prefixes_trained_once(cuts: list[Cut], strays: list[Any]) -> Report:
 
 
 def assert_old_keys_retired(
-    cuts: list[Cut], probe: list[tuple[int, set[str]]], kept: set[str], steps: int
+    cuts: list[Cut], probe: list[tuple[int, set[str]]], kept: set[str], steps: range
 ) -> Report:
     """No staging key of a cut is live as a step begins, or kept by the successor."""
     owner = {key: cut.sample_id for cut in cuts for key in cut.staging_keys}
     problems = [f"{x.sample_id}: no staging keys" for x in cuts if not x.staging_keys]
-    for step in sorted({*range(1, steps + 1)} - dict(probe).keys()):
-        problems.append(f"step {step}: no record of the live staging keys")
+    problems += [f"step {x}: no record of keys" for x in steps if x not in dict(probe)]
     places = [(f"live as step {step} begins", keys) for step, keys in probe]
     for place, keys in [*places, ("still in the successor checkpoint", kept)]:
         problems += [f"{owner[x]}: {x} is {place}" for x in owner if x in keys]
@@ -224,19 +219,25 @@ def assert_reward_signal(rewards: Counter[float]) -> Report:
 
 def _agreement(a: Row, b: Row) -> Report:
     """How many log-probs of generated tokens are identical, and the largest gap."""
-    same = np.isclose(a.logprobs, b.logprobs, 0, 0, equal_nan=True)
-    gaps = np.abs(np.subtract(a.logprobs, b.logprobs, 0.0 * same, where=~same))
-    at, largest = int(a.generated.nonzero()[0][gaps.argmax()]), float(gaps.max())
-    counts = {"tokens": len(same), "identical": int(same.sum()), "largest": largest}
-    what = f"generation_logprobs[{at}] differ by {largest:.6g}"
-    return _row_problem(a, b, what, position=at, **counts)
+    at = (a.columns["token_loss_mask"] > 0).nonzero()[0]
+    x, y = (np.resize(z.columns["generation_logprobs"], at[-1] + 1)[at] for z in (a, b))
+    x, y = (np.nan_to_num(z, nan=1e300, posinf=2e300, neginf=-2e300) for z in (x, y))
+    gaps = np.abs(x - y)
+    worst, largest = int(at[gaps.argmax()]), float(gaps.max())
+    counts = {
+        "tokens": len(at),
+        "identical": int((gaps == 0).sum()),
+        "largest": largest,
+    }
+    what = f"generation_logprobs[{worst}] differ by {largest:.6g}"
+    return _row_problem(a, b, what, position=worst, **counts)
 
 
 def assert_generation_logprobs_agree(rows: list[Report], options: Any) -> Report:
     """Log-probs of generated tokens agree, over the rows whose tokens are equal."""
     tokens, identical = (sum(row[x] for row in rows) for x in ("tokens", "identical"))
     limit, least = options.max_logprob_difference, options.min_identical_logprobs
-    problems = [row for row in rows if not row["largest"] <= limit]  # nor is NaN
+    problems = [row for row in rows if row["largest"] > limit]
     if not tokens or identical < least * tokens:
         share = f"{identical} of {tokens} log-probs are bit-identical"
         problems.insert(0, {"message": f"{share}, expected at least {least:.2%}"})
@@ -246,7 +247,7 @@ def assert_generation_logprobs_agree(rows: list[Report], options: Any) -> Report
 
 
 def judge(options: argparse.Namespace) -> list[Report]:
-    """All five checks; raises EvidenceError when they cannot be made."""
+    """All five checks; raises OSError if evidence is missing, torn or malformed."""
     cuts, strays = _load_cuts(options.selection, options.recovery_log)
     with _reading(options.staging_keys) as lines:
         records = [(x["train_step"], x["staging_keys"]) for x in map(json.loads, lines)]
@@ -258,14 +259,17 @@ def judge(options: argparse.Namespace) -> list[Report]:
     for log_dir in (options.reference_log_dir, options.recovery_log_dir):
         dumps = [*log_dir.glob("exp_*/train_data_step*.jsonl")]
         if len([*log_dir.glob("exp_*")]) != 1 or not dumps:
-            raise EvidenceError(f"{log_dir}: expected one exp_N, with a dump")
+            raise OSError(f"{log_dir}: expected one exp_N, with a dump")
         run_dirs.append(dumps[0].parent)
         steps |= {int(x.stem[15:]) for x in dumps if x.stem[15:].isdecimal()}
     by_sample = {cut.sample_id: cut for cut in cuts}
     unequal, agreements, rewards = list[Report](), list[Report](), Counter[float]()
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor(1) as pool:
         for step in sorted(steps):
-            reference, recovery = pool.map(_load_dump, run_dirs, [step] * 2)
+            reference, recovery = Rows(list), Rows(list)
+            here = _load_dump(run_dirs[0], step, reference)
+            there = _load_dump(run_dirs[1], step, recovery, pool)
+            [*zip_longest(there, here, there)]  # while the pool parses, so do we
             unequal += assert_rows_match(step, reference, recovery, by_sample, options)
             rewards.update(a.reward for a in chain(*reference.values()))
             for b in chain(*recovery.values()):
@@ -278,7 +282,7 @@ def judge(options: argparse.Namespace) -> list[Report]:
     return [
         _check("rows match", unequal, rows=rewards.total(), steps=len(steps)),
         assert_prefixes_trained_once(cuts, strays),
-        assert_old_keys_retired(cuts, probe, kept, options.steps),
+        assert_old_keys_retired(cuts, probe, kept, range(1, options.steps + 1)),
         assert_reward_signal(rewards),
         assert_generation_logprobs_agree(agreements, options),
     ]
@@ -294,25 +298,24 @@ def main() -> int:
     parser.add_argument("--min-identical-logprobs", type=float, default=0.99)
     parser.add_argument("--max-logprob-difference", type=float, default=0.5)
     parser.add_argument("--allow-pre-cut", action="store_true")
-    parser.add_argument("--verdict", type=Path)
+    parser.add_argument("--verdict", type=Path, default=Path("verdict.json"))
     options = parser.parse_args()
     try:
         checks = judge(options)
-        evidence = {name: str(value) for name, value in vars(options).items()}
         passed = all(check["passed"] for check in checks)
-        verdict = {"passed": passed, "evidence": evidence, "checks": checks}
-        if options.verdict:
-            partial = options.verdict.with_suffix(".partial")
-            partial.write_text(json.dumps(verdict, indent=1))
-            partial.replace(options.verdict)
-    except (EvidenceError, OSError) as error:
+        verdict = {"passed": passed, "evidence": vars(options), "checks": checks}
+        partial = options.verdict.with_suffix(".partial")
+        partial.write_text(json.dumps(verdict, indent=1, default=str))
+        partial.replace(options.verdict)
+    except OSError as error:
         print(f"error: the evidence cannot be judged: {error}", file=sys.stderr)
         return 2
     for check in checks:
         counts = ", ".join(f"{n} {what}" for what, n in check["counts"].items())
         print(f"{'PASS' if check['passed'] else 'FAIL'} {check['name']}: {counts}")
         for problem in check["problems"][:1]:
-            print(f"     {problem['message']} (and {len(check['problems']) - 1} more)")
+            more = len(check["problems"]) - 1
+            print(f"     {problem['message']}" + f" (and {more} more)" * (more > 0))
     return 0 if passed else 1
 
 

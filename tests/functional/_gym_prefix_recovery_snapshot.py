@@ -1,21 +1,20 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for the snapshot to crash at, and copy it whole before it can be pruned.
-
-Every Workplace rollout that is in flight in it carries a usable cut: one whose decode
-can be continued, with the sentinel event already in its calendar."""
+"""Wait for the snapshot to crash at, and copy it whole before it can be pruned."""
 
 import argparse
 import json
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 SENTINEL = "checkpoint recovery sentinel"
-COPIED = "group_id", "generation_index", "target_step", "gym_instance_id", "gym_attempt"
+OWNER = ["group_id", "generation_index", "gym_rollout_id", "gym_attempt"]
+OWNER += ["gym_instance_id", "target_step", "model_call_id"]
 
 
 def _records(snapshot: Path, servers: str) -> dict[tuple[str, int], Any]:
@@ -31,18 +30,18 @@ def _records(snapshot: Path, servers: str) -> dict[tuple[str, int], Any]:
 
 
 def _can_continue(cut: Any, retained: set[str], min_tokens: int) -> bool:
-    found = cut.get("continuation") or {"staging_keys": []}
+    found = cut.get("continuation") or {"effective_output_limit": 0}
     count = found.get("generation_token_count") or found.get("prefix_token_count") or 0
     return (
-        found["staging_keys"]
-        and retained.issuperset(found["staging_keys"])
-        and min_tokens <= count < found["effective_output_limit"]
+        min_tokens <= count < found["effective_output_limit"]
+        and retained >= {*found["staging_keys"]} > set()
         and found["terminal_finish_reason"] is found["terminal_stop_reason"] is None
     )
 
 
 def find_cuts(snapshot: Path, min_tokens: int = 1) -> list[dict[str, Any]]:
-    """The cut of each Workplace rollout in flight; [] unless all have a usable one.
+    """The cut of each Workplace rollout in flight; [] unless all have a usable one: its
+    decode can be continued, and the sentinel event is in its calendar, once.
 
     Raises OSError, LookupError, TypeError or ValueError if it is not whole."""
     checkpoint = json.loads((snapshot / "gym_checkpoint.json").read_text())
@@ -67,9 +66,8 @@ def find_cuts(snapshot: Path, min_tokens: int = 1) -> list[dict[str, Any]]:
         listed = entry in checkpoint["instances"][instance]
         if len(usable) != 1 or sentinels != 1 or not listed:
             return []
-        ids = {name: owner[name] for name in COPIED} | {"gym_rollout_id": rollout_id}
-        ids["model_call_id"] = usable[0]["model_call_id"]
-        cuts.append(usable[0]["continuation"] | ids)
+        owner |= {"gym_rollout_id": rollout_id} | usable[0]
+        cuts.append(usable[0]["continuation"] | {x: owner[x] for x in OWNER})
     return cuts
 
 
@@ -81,15 +79,12 @@ def select(snapshots: Path, copy_to: Path, timeout_s: float, min_tokens: int) ->
         published = {*snapshots.glob("snapshot_*")}
         for newest in sorted(published - seen)[-1:]:
             seen |= published
-            try:
+            with suppress(FileNotFoundError, shutil.Error):  # pruned meanwhile
                 shutil.copytree(newest, partial)
-                cuts = find_cuts(partial, min_tokens)
-                (newest / "manifest.json").stat()
-            except (FileNotFoundError, shutil.Error):  # pruned meanwhile
-                cuts = []
-            if cuts:
-                partial.rename(copy_to / newest.name)
-                return {"snapshot": str(newest), "cuts": cuts}
+                if cuts := find_cuts(partial, min_tokens):
+                    (newest / "manifest.json").stat()
+                    partial.rename(copy_to / newest.name)
+                    return {"snapshot": str(newest), "cuts": cuts}
             shutil.rmtree(partial, ignore_errors=True)
         time.sleep(0.02)
     raise TimeoutError(f"{snapshots}: none of {len(seen)} snapshots is usable")
@@ -98,10 +93,9 @@ def select(snapshots: Path, copy_to: Path, timeout_s: float, min_tokens: int) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=["select"])
-    for name in ("snapshots", "copy-to", "output"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--timeout-s", type=float, required=True)
-    parser.add_argument("--min-tokens", type=int, default=1)
+    kinds = dict.fromkeys(["snapshots", "copy-to", "output"], Path)
+    for name, kind in {**kinds, "timeout-s": float, "min-tokens": int}.items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
     args = parser.parse_args()
     try:
         found = select(args.snapshots, args.copy_to, args.timeout_s, args.min_tokens)

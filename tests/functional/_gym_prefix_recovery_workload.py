@@ -1,8 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the prompts: per train step a Workplace group per list length, and a counter.
-
-Rows have NeMo-Gym's form and start from the Gym's example rows where there are any."""
+"""Write the prompts: per train step a Workplace group per list length and a counter."""
 
 import argparse
 import json
@@ -32,7 +30,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def _row(args: Any, environment: str, agent: str, tool: str, prompt: str) -> Any:
-    """The environment's example row with our prompt, and one tool, which is forced."""
+    """The Gym's example row, if any, with our prompt and one tool, which is forced."""
     row: dict[str, Any] = {"responses_create_params": {"input": []}}
     example = args.gym_root / "resources_servers" / environment / "data/example.jsonl"
     if example.exists():
@@ -68,10 +66,9 @@ def build_rows(args: Any) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("output", "gym-root"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    for name in ("steps", "max-output-tokens"):
-        parser.add_argument(f"--{name}", type=int, required=True)
+    kinds = {"output": Path, "gym-root": Path, "steps": int, "max-output-tokens": int}
+    for name, kind in kinds.items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
     parser.add_argument("--list-items", type=int, nargs="+", required=True)
     args = parser.parse_args()
     try:

@@ -5,7 +5,6 @@ step begins, {train_step, staging_keys} goes to $SC_STAGING_KEYS_FILE."""
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from examples import run_grpo_single_controller as entry_point
@@ -18,13 +17,13 @@ class _StagingKeyProbe:
         self.begin_train_step = actor_args.trainer_handle.begin_train_step
         self.dp_client, self.partition = actor_args.dp_client, partition
         self.step = actor_args.save_state.current_step
-        self.path = Path(os.environ["SC_STAGING_KEYS_FILE"]).absolute()
+        self.path = os.path.abspath(os.environ["SC_STAGING_KEYS_FILE"])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.step += 1
         keys = self.dp_client.list_sample_ids(self.partition)
         record = {"train_step": self.step, "staging_keys": keys}
-        with self.path.open("a") as file:
+        with open(self.path, "a") as file:
             print(json.dumps(record), file=file)
         return self.begin_train_step(*args, **kwargs)
 

@@ -85,6 +85,26 @@ def test_a_log_prob_that_is_missing_in_one_run_is_far_off(tmp_path, here, there)
     assert judged(tmp_path, evidence, loose) == (1, CHECKS[4:])
     assert judged(tmp_path, evidence, loose, "--max-logprob-difference=9")[0] == 1
 
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    json.loads((tmp_path / "verdict.json").read_text(), parse_constant=refuse)
+
+
+@pytest.mark.parametrize("column", ["generation_logprobs", "token_loss_mask"])
+def test_an_empty_list_is_a_row_that_does_not_match(tmp_path, column):
+    evidence = small.sound()
+    evidence["rec"][2][3][column] = [[]]
+    assert judged(tmp_path, evidence)[0] == 1
+
+
+def test_a_mask_over_the_tool_result_is_not_in_the_tail(tmp_path):
+    evidence = small.sound()
+    evidence["rec"][1][0]["token_loss_mask"][0][3] = 1.0
+    assert "rows match" in judged(tmp_path, evidence)[1]
+    checks = json.loads((tmp_path / "verdict.json").read_text())["checks"]
+    assert checks[0]["problems"][0]["place"] == "the prompt"
+
 
 @pytest.mark.parametrize("value", [None, float("-inf"), float("inf")])
 def test_a_log_prob_that_is_not_finite_in_both_runs_agrees(tmp_path, value, recwarn):

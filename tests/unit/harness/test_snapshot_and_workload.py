@@ -85,6 +85,7 @@ def test_a_pruned_snapshot_leaves_no_copy(tmp_path, monkeypatch):
 def test_a_malformed_snapshot_is_one_line_and_status_2(tmp_path):
     script = [sys.executable, snapshots.__file__, "select", "--timeout-s=20"]
     script += [f"--snapshots={tmp_path}", f"--copy-to={tmp_path}/copy"]
+    script += ["--min-tokens=1"]
     select = subprocess.Popen(
         [*script, f"--output={tmp_path}/out"], stderr=subprocess.PIPE, text=True
     )
