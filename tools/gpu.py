@@ -17,9 +17,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "grpo_async_gym_single_controller_prefix_recovery"
@@ -28,6 +31,7 @@ LONG |= {"MAX_TOKENS": "2368", "MIN_PREFIX": "64"}
 NOISY = {"MIN_IDENTICAL": "0.99", "MAX_DIFFERENCE": "0.5"}
 BFLOAT16 = ["policy.precision=bfloat16"]
 VARIANT = ["policy.generation.batch_invariant=false"]
+HOT = ["policy.generation.temperature=1.6"]  # choices that a last bit can turn
 MEASURE = """
 import resource, subprocess, sys, time
 began = time.monotonic()
@@ -42,6 +46,9 @@ RUNS: dict[str, tuple[dict[str, str], list[str], bool]] = {
     "bfloat16-long": (LONG, BFLOAT16, True),
     "float32-long-variant": (LONG | NOISY, VARIANT, False),
     "bfloat16-long-variant": (LONG | NOISY, BFLOAT16 + VARIANT, False),
+    "bfloat16-hot": ({}, BFLOAT16 + HOT, True),
+    "float32-hot-variant": (NOISY, HOT + VARIANT, False),
+    "bfloat16-hot-variant": (NOISY, BFLOAT16 + HOT + VARIANT, False),
 }
 
 
@@ -83,6 +90,9 @@ def _figures(evidence: Path) -> dict[str, Any]:
     seconds, peak_kb = judged.stdout.splitlines()[-1].split()
     verdict = json.loads((evidence / "verdict.json").read_text())
     by_name = {check["name"]: check for check in verdict["checks"]}
+    rows = by_name["rows match"]["problems"]
+    flips = [x["place"] for x in rows if "token_ids" in x.get("columns", ())]
+    first = [x["place"] for x in rows if x.get("step") == 1]  # at the same weights
     return {
         "phases": {what: int(seconds) for what, seconds in phases},
         "tokens_per_s": round(int(decoded[0]) / float(decoded[1])),
@@ -94,11 +104,37 @@ def _figures(evidence: Path) -> dict[str, Any]:
             for name, check in by_name.items()
             if not check["passed"]
         },
-        "rows_that_differ": len(by_name["rows match"]["problems"]),
+        "rows_that_differ": len(rows),
+        "flips": {"all steps": Counter(flips), "step 1": Counter(first)},
+        "differences": _differences(evidence),
         "dump_mb": round(sum(path.stat().st_size for path in dumps) / 1e6, 1),
         "verdict_s": round(float(seconds), 2),
         "verdict_mb": int(peak_kb) // 1024,
     }
+
+
+def _differences(evidence: Path) -> list[float]:
+    """Quantiles (50, 90, 99, 99.9, 100 %) of the log-probs' differences that are not 0.
+
+    Over the generated tokens of step 1, in rows whose tokens are equal.
+    """
+    rows: list[dict[Any, Any]] = [{}, {}]
+    for run, name in zip(rows, ("reference", "phase2"), strict=True):
+        dump = evidence / f"{name}-logs/exp_001/train_data_step1.jsonl"
+        for row in map(json.loads, dump.read_text().splitlines()):
+            generation = row["sample_id"][0].rpartition("_g")[2]
+            run[row["metadata"][0]["prompt_idx"], generation] = row
+    gaps = []
+    for a, b in ((rows[0][x], rows[1][x]) for x in rows[0].keys() & rows[1].keys()):
+        if a["token_ids"] == b["token_ids"]:
+            mask = np.array(a["token_loss_mask"][0]) > 0
+            x, y = (np.array(row["generation_logprobs"][0])[mask] for row in (a, b))
+            gaps.append(np.abs(x - y))
+    apart = np.concatenate(gaps) if gaps else np.zeros(0)
+    apart = apart[apart > 0]
+    if not len(apart):
+        return []
+    return [float(f"{x:.2g}") for x in np.quantile(apart, [0.5, 0.9, 0.99, 0.999, 1])]
 
 
 def main() -> int:
