@@ -9,12 +9,9 @@ Exits 0 if all checks hold, 1 if one fails, 2 if the input is of no use.
 """
 
 import argparse
-import importlib.util
 import io
-import json
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -27,165 +24,16 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for minirl and tools, wherever this is started from
 
-from tools import explanation  # noqa: E402
-from tools.explanation import PER_TOKEN, Evidence, Identity, Pair  # noqa: E402
+from tools.causes import likely_causes  # noqa: E402
+from tools.evidence import FUNCTIONAL, MALFORMED, Evidence, compare, read_verdict  # noqa: E402
+from tools.pairs import PER_TOKEN, Identity, Pair, place  # noqa: E402
 
-FUNCTIONAL = ROOT / "tests/functional"
 VERDICT = "grpo_async_gym_single_controller_prefix_recovery/verdict.json"
 POLICY = ROOT / "minirl/workplace-policy"
 BEFORE, AFTER = 5, 8  # tokens shown around the first difference
-CONTEXT, LOOKED_AT = 64, 512  # rows kept of any step, and in all with differing steps
 WIDTH = 120  # of a plain log
 EXAMPLES = 3  # causes of which one row is shown
-MALFORMED = AttributeError, LookupError, OSError, TypeError, ValueError
 Decode = Callable[[int], str]
-
-
-def _load_judge() -> Any:
-    name = "_gym_prefix_recovery_parity"
-    spec = importlib.util.spec_from_file_location(name, FUNCTIONAL / f"{name}.py")
-    assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-judge = _load_judge()
-
-
-def _read(path: Path, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(path.read_text())
-    except MALFORMED as error:
-        raise OSError(f"{path}: {error!r}") from None
-
-
-def read_verdict(path: Path) -> Evidence:
-    """The evidence of a verdict; its files may lie beside it, as in a CI artifact.
-
-    Raises:
-        OSError: verdict or evidence is missing or malformed.
-    """
-
-    def parse_verdict(text: str) -> tuple[list[dict[str, Any]], dict[str, Path]]:
-        verdict = json.loads(text)
-        for check in verdict["checks"]:
-            _ = check["name"], check["passed"], check["counts"].items()
-            _ = [problem["message"] + "" for problem in check["problems"]]
-        needed = "reference_log_dir", "recovery_log_dir", "selection", "recovery_log"
-        paths = {x: Path(verdict["evidence"][x]) for x in (*needed, "staging_keys")}
-        beside = {name: path.parent / paths[name].name for name in paths}
-        return verdict["checks"], paths | {
-            x: y for x, y in beside.items() if y.exists()
-        }
-
-    def parse_instances(text: str) -> dict[str, str]:
-        cuts = json.loads(text)["cuts"]
-        names = [f"{cut['group_id']}_g{cut['generation_index']}" for cut in cuts]
-        return dict(
-            zip(names, (cut.get("gym_instance_id") for cut in cuts), strict=True)
-        )
-
-    def parse_live(text: str) -> dict[int, set[str]]:
-        records = map(json.loads, text.splitlines())
-        return {x["train_step"]: set(x["staging_keys"]) for x in records}
-
-    checks, paths = _read(path, parse_verdict)
-    cuts, _ = judge._load_cuts(paths["selection"], paths["recovery_log"])
-    evidence = Evidence(checks, cuts)
-    evidence.instances = _read(paths["selection"], parse_instances)
-    evidence.live = _read(paths["staging_keys"], parse_live)
-    _load_rows(
-        evidence,
-        _run_dir(paths["reference_log_dir"]),
-        _run_dir(paths["recovery_log_dir"]),
-    )
-    return evidence
-
-
-def compare(reference: Path, other: Path, options: argparse.Namespace) -> Evidence:
-    """Judge the rows and log-probs of two runs; the other one plays the recovery.
-
-    Raises:
-        OSError: a folder holds no run or several, a dump is malformed, or the
-            runs have no train step in common.
-    """
-    run_dirs = {"reference": _run_dir(reference), "other": _run_dir(other)}
-    steps, others = map(_steps, run_dirs.values())
-    if not steps & others:
-        raise OSError(f"{reference}, {other}: no train step in common")
-    rows = _load_dump(run_dirs["reference"], min(steps & others))
-    _, prompts, generations = map(set, zip(*rows, strict=True))
-    with (
-        tempfile.TemporaryDirectory() as folder
-    ):  # evidence of a run that was never cut
-        empty = Path(folder)
-        for name, run_dir in run_dirs.items():
-            (empty / name).mkdir()
-            (empty / name / "exp_001").symlink_to(run_dir.resolve())
-        (empty / "no-lines").touch()
-        (empty / "no-cuts").write_text('{"cuts": []}')
-        (empty / "gym_checkpoint.json").write_text('{"staging_keys": {}}')
-        options = argparse.Namespace(
-            **vars(options) | {"allow_pre_cut": False, "steps": max(steps)},
-            prompts_per_step=len(prompts),
-            generations_per_prompt=max(generations) + 1,
-            reference_log_dir=empty / "reference",
-            recovery_log_dir=empty / "other",
-            selection=empty / "no-cuts",
-            recovery_log=empty / "no-lines",
-            staging_keys=empty / "no-lines",
-            successor_checkpoint=empty,
-        )
-        checks = {check["name"]: check for check in judge.judge(options)}
-    found = checks["rows match"]
-    absent = [f"step {x}:" for x in {*range(max(steps | others))} - steps - others]
-    found["problems"] = [
-        x for x in found["problems"] if not x["message"].startswith((*absent, "\0"))
-    ]
-    found["passed"] = not found["problems"]
-    evidence = Evidence([found, checks["generation log-probs agree"]])
-    _load_rows(evidence, *run_dirs.values())
-    return evidence
-
-
-def _run_dir(log_dir: Path) -> Path:
-    """The one folder with a dump: `<log_dir>/exp_<n>`, or the given one itself."""
-    found = [x for x in (log_dir, *log_dir.glob("exp_*")) if _steps(x)]
-    if len(found) != 1:
-        names = ", ".join(sorted(x.name for x in found)) or "none"
-        expected = "expected one exp_<n> with a train_data_step<n>.jsonl"
-        raise OSError(f"{log_dir}: {expected}, found {names}")
-    return found[0]
-
-
-def _steps(run_dir: Path) -> set[int]:
-    numbers = (x.stem[15:] for x in run_dir.glob("train_data_step*.jsonl"))
-    return {int(number) for number in numbers if number.isdigit()}
-
-
-def _load_dump(run_dir: Path, step: int) -> Any:
-    """The rows of one train step, by identity."""
-    rows = judge.Rows(list)
-    for _ in judge._load_dump(run_dir, step, rows):
-        continue  # it pauses at each row
-    return rows
-
-
-def _load_rows(evidence: Evidence, *run_dirs: Path) -> None:
-    failing = {identity[0] for identity in evidence.differing()}
-    cuts = {cut.sample_id: cut for cut in evidence.cuts}
-    for step in sorted(set.union(*map(_steps, run_dirs))):
-        runs = [_load_dump(run_dir, step) for run_dir in run_dirs]
-        for name, run in zip(("reference", "recovery"), runs, strict=True):
-            evidence.times[name].update({x: len(twins) for x, twins in run.items()})
-        if len(evidence.pairs) >= (LOOKED_AT if step in failing else CONTEXT):
-            continue
-        for identity in sorted(runs[0].keys() & runs[1].keys()):
-            a, b = (run[identity][0] for run in runs)
-            group = [x for x in runs[0] if x[:2] == identity[:2] and x != identity]
-            siblings = [runs[0][x][0] for x in group]
-            evidence.pairs[identity] = Pair(a, b, cuts.get(b.sample_id), siblings)
 
 
 def load_decoder(name: str | None, pairs: dict[Identity, Pair]) -> Decode:
@@ -261,8 +109,8 @@ def in_common(evidence: Evidence) -> list[str]:
 
 
 def _where(name: str, firsts: list[tuple[Pair, int]]) -> str:
-    places = Counter(explanation.place(pair, at) for pair, at in firsts)
-    named = ", ".join(f"in {place} ({n} rows)" for place, n in places.most_common())
+    places = Counter(place(pair, at) for pair, at in firsts)
+    named = ", ".join(f"in {x} ({n} rows)" for x, n in places.most_common())
     earliest = min(at for _, at in firsts)
     found = f"{PER_TOKEN[name]} differ first {named}, never before token {earliest}"
     if all(pair.cut for pair, _ in firsts):
@@ -293,7 +141,7 @@ def token_table(pair: Pair, decode: Decode) -> Table | None:
         other = any(x[i : i + 1].any() for x in differs)
         cells = [decode(int(x[i])) if i < len(x) else "-" for x in tokens]
         numbers = [f"{x[i]:.6g}" if i < len(x) else "-" for x in details]
-        where = explanation.place(pair, i)
+        where = place(pair, i)
         style = "bold red" if other else None
         table.add_row(str(i), "≠" * other, where, *cells, *numbers, style=style)
     return table
@@ -320,9 +168,7 @@ def show(console: Console, evidence: Evidence, decode: Decode) -> None:
             line(f"\n{title}", "bold")
         for sentence in found:
             line(f"  - {sentence}", "yellow" if title == "Likely cause" else None)
-    examples = [
-        rows[0] for rows in explanation.likely_causes(evidence).values() if rows
-    ]
+    examples = [rows[0] for rows in likely_causes(evidence).values() if rows]
     for identity in examples[:EXAMPLES]:
         pair = evidence.pairs[identity]
         line(f"\n{_name(identity)}, the first difference", "bold")
@@ -343,7 +189,7 @@ def _causes(evidence: Evidence) -> list[str]:
     return [
         cause
         + (f" ({len(rows)} of {total} rows, first {_name(rows[0])})" if rows else "")
-        for cause, rows in explanation.likely_causes(evidence).items()
+        for cause, rows in likely_causes(evidence).items()
     ]
 
 

@@ -21,16 +21,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from tools import explanation
-from tools.explanation import Evidence, Identity, Pair
+from tools import pairs
+from tools.causes import likely_causes
+from tools.evidence import Evidence
+from tools.pairs import Identity, Pair, regions
 
 COLORS = {  # of Okabe and Ito, told apart by colour-blind readers too
-    explanation.PROMPT: "#DDDDDD",
-    explanation.TURN: "#999999",
-    explanation.TOOL_RESULT: "#F0E442",
-    explanation.PREFIX: "#0072B2",
-    explanation.TAIL: "#56B4E9",
-    explanation.REST: "#F4F4F4",
+    pairs.PROMPT: "#DDDDDD",
+    pairs.TURN: "#999999",
+    pairs.TOOL_RESULT: "#F0E442",
+    pairs.PREFIX: "#0072B2",
+    pairs.TAIL: "#56B4E9",
+    pairs.REST: "#F4F4F4",
 }
 DIFFERS, LOGPROBS = "#D55E00", "#CC1188"
 STEPS, ROWS = 6, 40  # panels, and rows in a panel, that a page has room for
@@ -74,7 +76,7 @@ def _frame(
     rows, failed = len(evidence.how_often()), evidence.failing()
     if failed:
         found = f"{wrong} of {rows} rows differ" if wrong else ", ".join(failed)
-        causes = [*explanation.likely_causes(evidence)][:2]
+        causes = [*likely_causes(evidence)][:2]
         lines = [f"FAIL: {found}", *(textwrap.fill(x, 58 * across) for x in causes)]
     else:
         cut = f", {len(evidence.cuts)} of them cut in mid-decode" * bool(evidence.cuts)
@@ -85,7 +87,7 @@ def _frame(
     )
     handles: list[Patch | Line2D] = []
     for name, fill in COLORS.items():
-        if name != explanation.REST:
+        if name != pairs.REST:
             label = name.removeprefix("the ").removeprefix("a ")
             handles.append(Patch(color=fill, label=label))
     handles.append(Patch(color=DIFFERS, label="differs from the reference"))
@@ -107,8 +109,8 @@ def _panel(
     wrong: set[Identity],
     largest: float,
 ) -> None:
-    pairs = [evidence.pairs[x] for x in rows if x in evidence.pairs]
-    lengths = [len(x) for pair in pairs for x in pair.columns("token_ids")]
+    known = [evidence.pairs[x] for x in rows if x in evidence.pairs]
+    lengths = [len(x) for pair in known for x in pair.columns("token_ids")]
     width = max(lengths, default=100)
     labels: list[str] = []
     for y, identity in enumerate(rows):
@@ -156,7 +158,7 @@ def _strip(axes: Axes, y: int, pair: Pair, largest: float) -> None:
     a, b = pair.columns("token_ids")
     # the recovery's own mask may be what is wrong
     row = pair.reference if len(a) == len(b) else pair.recovery
-    for name, begin, end in explanation.regions(pair, row):
+    for name, begin, end in regions(pair, row):
         axes.broken_barh([(begin, end - begin)], (top, STRIP), facecolor=COLORS[name])
     columns = [pair.differs(name) for name in ("token_ids", "token_loss_mask")]
     n = max(map(len, columns))
@@ -198,7 +200,7 @@ def _how_often(reference: int, recovery: int) -> str:
 
 def _notes(pair: Pair) -> list[str]:
     """What differs first in a row, and its reward if that does."""
-    found = ((x, pair.first(name)) for name, x in explanation.PER_TOKEN.items())
+    found = ((x, pair.first(name)) for name, x in pairs.PER_TOKEN.items())
     notes = [f"{what} from {at}" for what, at in found if at is not None][:1]
     if pair.first("rewards") is not None:
         a, b = (x.item() for x in pair.columns("rewards"))

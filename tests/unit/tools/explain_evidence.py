@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import explain
+from tools import evidence
 
 PER_TOKEN = ["token_ids", "token_loss_mask", "advantages"]
 PER_TOKEN += ["generation_logprobs", "prev_logprobs"]
@@ -75,6 +75,10 @@ def cut_rows(change: Callable[[dict], None]) -> Edit:
     return edit
 
 
+def alter_token(row: dict) -> None:
+    row["token_ids"][CUT_AT + 2] = 99
+
+
 def judged(
     folder: Path, edit: Edit = unchanged, restored: bool = True, live=()
 ) -> Path:
@@ -133,7 +137,7 @@ def judge(folder: Path) -> Path:
     argv = [f"--{name}={value}" for name, value in options.items()]
     sys.argv, kept = ["judge", *argv], sys.argv
     try:
-        assert explain.judge.main() in (0, 1)
+        assert evidence.judge.main() in (0, 1)
     finally:
         sys.argv = kept
     return folder / "verdict.json"

@@ -5,12 +5,12 @@ from explain_evidence import CUT_AT, cut_rows, judged
 from matplotlib import colors
 from matplotlib.image import imread
 
-from tools import explain
+from tools.evidence import read_verdict
 from tools.figure import DIFFERS, LOGPROBS, ROWS, draw
 
 
 def picture(folder, *args):
-    draw(explain.read_verdict(judged(folder, *args)), folder / "figure.png")
+    draw(read_verdict(judged(folder, *args)), folder / "figure.png")
     return imread(folder / "figure.png")[:, :, :3]
 
 
@@ -44,7 +44,7 @@ def test_a_lost_row_is_drawn_without_tokens(tmp_path):
 
 
 def test_a_large_run_gives_a_page_of_bounded_height(tmp_path):
-    evidence = explain.read_verdict(judged(tmp_path))
+    evidence = read_verdict(judged(tmp_path))
     pair = evidence.pairs[1, 0, 0]
     for identity in [(step, p, 0) for step in range(1, 9) for p in range(50)]:
         evidence.pairs[identity] = pair

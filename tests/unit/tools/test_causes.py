@@ -5,12 +5,13 @@ import random
 import pytest
 from explain_evidence import CUT_AT, LENGTH, PER_TOKEN, PREFIX, START, cut_rows, judged
 
-from tools import explain, explanation
+from tools.causes import likely_causes, near_tie
+from tools.evidence import read_verdict
 
 
 def causes(folder, *args, **kwargs):
-    evidence = explain.read_verdict(judged(folder, *args, **kwargs))
-    return list(explanation.likely_causes(evidence))
+    evidence = read_verdict(judged(folder, *args, **kwargs))
+    return list(likely_causes(evidence))
 
 
 def insert(row, at, begin, end):
@@ -163,15 +164,15 @@ def test_a_passing_run_has_no_cause(tmp_path):
 
 
 def test_near_tie_needs_noise_before_and_unlikely_tokens(tmp_path):
-    evidence = explain.read_verdict(judged(tmp_path, cut_rows(flip_a_near_tie)))
+    evidence = read_verdict(judged(tmp_path, cut_rows(flip_a_near_tie)))
     pair = evidence.pairs[1, 0, 0]
     a, b = pair.columns("generation_logprobs")
     a[CUT_AT + 4], b[CUT_AT + 4] = -0.7, -0.71
-    assert any("numerical noise" in x for x in explanation.likely_causes(evidence))
+    assert any("numerical noise" in x for x in likely_causes(evidence))
     b[CUT_AT + 4] = -0.01
-    assert explanation.near_tie(pair) is None
+    assert near_tie(pair) is None
     b[CUT_AT + 4], b[CUT_AT + 1] = -0.71, a[CUT_AT + 1]
-    assert explanation.near_tie(pair) is None
+    assert near_tie(pair) is None
 
 
 def test_a_siblings_prefix_is_recognised(tmp_path):
@@ -218,18 +219,6 @@ def test_rows_of_later_steps_only_point_to_the_training_state(tmp_path):
     assert causes(tmp_path, edit)[0].startswith("rows of step >= 2 only")
 
 
-def test_later_steps_are_not_suspected_of_what_an_earlier_one_began(tmp_path):
-    def edit(step, rows):
-        if step == 2:
-            for row in rows:
-                row["generation_logprobs"][0][10:] = [-9.0] * (LENGTH - 10)
-        return cut_rows(repeat_last_token)(step, rows)
-
-    evidence = explain.read_verdict(judged(tmp_path, edit))
-    assert len(evidence.differing()) == 6
-    assert {identity[0] for identity in evidence.suspects()} == {1}
-
-
 def test_a_lost_row_is_named(tmp_path):
     (cause,) = causes(tmp_path, lambda step, rows: rows[step - 1 :])
     assert cause.startswith("a row was lost")
@@ -267,22 +256,7 @@ def test_live_keys_of_other_calls_are_no_cause(tmp_path):
 
 
 def test_constant_rewards_are_named(tmp_path):
-    evidence = explain.read_verdict(judged(tmp_path))
+    evidence = read_verdict(judged(tmp_path))
     evidence.checks[3]["passed"] = False
-    (cause,) = explanation.likely_causes(evidence)
+    (cause,) = likely_causes(evidence)
     assert cause.startswith("all rewards are the same")
-
-
-def test_regions_cover_a_row_without_gaps(tmp_path):
-    pair = explain.read_verdict(judged(tmp_path)).pairs[1, 0, 0]
-    names, begins, ends = zip(*explanation.regions(pair, pair.recovery), strict=True)
-    assert begins == (0, 4, 9, START, CUT_AT)
-    assert ends == (*begins[1:], LENGTH)
-    assert names[-2:] == (explanation.PREFIX, explanation.TAIL)
-
-
-def test_place_is_by_the_reference_where_the_recoverys_mask_is_wrong(tmp_path):
-    evidence = explain.read_verdict(judged(tmp_path, cut_rows(cover_tool_result)))
-    pair = evidence.pairs[1, 0, 0]
-    assert explanation.place(pair, START - 1) == explanation.TOOL_RESULT
-    assert explanation.place(pair, CUT_AT) == explanation.TAIL

@@ -6,140 +6,26 @@ A cause of `ROW_CAUSES` looks at one differing row, a cause of `RUN_CAUSES` at t
 evidence; each returns a sentence, or None where it does not apply.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-Identity = tuple[int, int, int]  # step, prompt_idx, generation
-WINDOW = 8  # tokens that have to agree before a shift is believed
-PER_TOKEN = {  # the columns with a value a token, in the order they are looked at
-    "token_ids": "tokens",
-    "token_loss_mask": "loss mask",
-    "generation_logprobs": "log-probs",
-    "prev_logprobs": "trainer's log-probs",
-    "advantages": "advantages",
-}
+from tools import pairs
+from tools.evidence import Evidence
+from tools.pairs import Identity, Pair, place, tail_shift
+
 ADVANTAGE = "only the advantage differs: it follows from a sibling's reward"
-PREFIX, TAIL = "the restored prefix", "the continued tail"
-PROMPT, TOOL_RESULT = "the prompt", "the tool result"
-TURN, REST = "a generated turn", "what follows"
-
-
-@dataclass
-class Pair:
-    """A row of the reference, the same row of the recovery, and its cut if any."""
-
-    reference: Any
-    recovery: Any
-    cut: Any = None
-    siblings: list[Any] = field(default_factory=list)  # the reference's other rows
-
-    @property
-    def cut_at(self) -> int:
-        """Where the cut call was continued, by the reference's loss mask."""
-        return self.reference.start + self.cut.prefix
-
-    def columns(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """A column of both runs, empty where a run lacks it."""
-        rows = self.reference, self.recovery
-        a, b = (row.columns.get(name, np.empty(0)) for row in rows)
-        return a, b
-
-    def differs(self, name: str) -> np.ndarray:
-        """Whether a column differs at each position, [the longer length]."""
-        a, b = self.columns(name)
-        n = min(len(a), len(b))
-        close = (1e-4, 1e-5) if name in ("advantages", "prev_logprobs") else (0, 0)
-        same = np.isclose(b[:n], a[:n], close[0], close[1], equal_nan=True)
-        return np.append(~same, np.ones(max(len(a), len(b)) - n, dtype=bool))
-
-    def first(self, name: str) -> int | None:
-        """The first position at which a column differs."""
-        differs = self.differs(name)
-        return int(differs.argmax()) if differs.any() else None
-
-
-@dataclass
-class Evidence:
-    """Both runs and what was judged of them.
-
-    `pairs` holds the rows to look at: all of a small run, the first differing ones of a
-    large one. `times` counts how often each run trained each row.
-    """
-
-    checks: list[dict[str, Any]]
-    cuts: list[Any] = field(default_factory=list)
-    pairs: dict[Identity, Pair] = field(default_factory=dict)
-    instances: dict[str, str] = field(default_factory=dict)  # of cut rows, by sample_id
-    live: dict[int, set[str]] = field(default_factory=dict)  # staging keys, by step
-
-    def __post_init__(self) -> None:
-        self.times: dict[str, Counter[Identity]]
-        self.times = {"reference": Counter(), "recovery": Counter()}
-
-    def failing(self) -> list[str]:
-        """The names of the checks that failed."""
-        return [check["name"] for check in self.checks if not check["passed"]]
-
-    def how_often(self) -> dict[Identity, tuple[int, int]]:
-        """How often the reference and the recovery trained each row."""
-        a, b = self.times["reference"], self.times["recovery"]
-        return {identity: (a[identity], b[identity]) for identity in a | b}
-
-    def differing(self) -> list[Identity]:
-        """The rows that differ by a failed check, in order."""
-        problems = [x for check in self.checks for x in check["problems"]]
-        found = {
-            (x["step"], x["prompt_idx"], x["generation"])
-            for x in problems
-            if x.keys() >= {"step", "prompt_idx", "generation"}
-        }
-        if "generation log-probs agree" in self.failing():
-            for identity, pair in self.pairs.items():
-                if pair.first("generation_logprobs") is not None:
-                    found.add(identity)
-        return sorted(found)
-
-    def suspects(self) -> dict[Identity, Pair]:
-        """The differing rows of the first step that has some: later ones follow."""
-        found = [identity for identity in self.differing() if identity in self.pairs]
-        return {x: self.pairs[x] for x in found if x[0] == found[0][0]}
-
-
-def regions(pair: Pair, row: Any) -> list[tuple[str, int, int]]:
-    """What the tokens of one of the pair's rows are: (name, begin, end), in order."""
-    found, end = [], 0
-    generated = row.columns["token_loss_mask"] > 0
-    edges = np.diff(generated, prepend=False, append=False).nonzero()[0].tolist()
-    for begin, until in zip(edges[::2], edges[1::2], strict=True):
-        found.append((TOOL_RESULT if end else PROMPT, end, begin))
-        if pair.cut and until == row.end:
-            split = min(row.start + pair.cut.prefix, until)
-            found += [(PREFIX, begin, split), (TAIL, split, until)]
-        else:
-            found.append((TURN, begin, until))
-        end = until
-    length = len(row.columns["token_ids"])
-    return [x for x in [*found, (REST, end, length)] if x[1] < x[2]]
-
-
-def place(pair: Pair, position: int) -> str:
-    """What a position of the row is, by the reference's loss mask."""
-    found = regions(pair, pair.reference)
-    return next((name for name, _, end in found if position < end), found[-1][0])
 
 
 def before_the_call(pair: Pair) -> str | None:
     at = pair.first("token_ids")
     first = None if at is None else place(pair, at)
-    if first == PROMPT:
+    if first == pairs.PROMPT:
         return "the prompt differs: other data, or another place in the data set"
-    if first == TOOL_RESULT:
+    if first == pairs.TOOL_RESULT:
         return "the tool result differs: the environment's state was lost or used twice"
-    if pair.cut and first == TURN:
+    if pair.cut and first == pairs.TURN:
         return "a turn before the cut call differs: it was generated once more"
     return None
 
@@ -158,7 +44,7 @@ def siblings_prefix(pair: Pair) -> str | None:
 
 
 def tail_shifted(pair: Pair) -> str | None:
-    if not pair.cut or not (shift := _shift(pair)):
+    if not pair.cut or not (shift := tail_shift(pair)):
         return None
     if shift == pair.cut.prefix:
         return "the call was restarted instead of continued: the prefix is there twice"
@@ -171,28 +57,9 @@ def tail_shifted(pair: Pair) -> str | None:
     return f"the prefix lost its last {-shift} tokens: a staged piece is missing"
 
 
-def _shift(pair: Pair) -> int:
-    """By how many tokens the continued tail comes too late (> 0) or too early (< 0)."""
-    (a, b), cut_at = pair.columns("token_ids"), pair.cut_at
-
-    def holds(begin: int, expected: np.ndarray) -> bool:
-        return np.array_equal(b[begin:][: len(expected)], expected)
-
-    tail = a[cut_at:][:WINDOW]
-    if holds(cut_at, tail):
-        return 0
-    for shift in sorted({*range(-pair.cut.prefix, pair.cut.prefix + 1)}, key=abs):
-        kept, repeated = cut_at + min(shift, 0), a[cut_at - max(shift, 0) : cut_at]
-        if holds(0, a[:kept]) and holds(kept, np.append(repeated, tail)):
-            return shift
-    # what follows a token that was sampled twice may well be something else
-    twice = holds(0, a[:cut_at]) and holds(cut_at, a[cut_at - 1 : cut_at])
-    return int(twice and not holds(cut_at, tail[:1]))
-
-
 def prefix_differs(pair: Pair) -> str | None:
     at = pair.first("token_ids")
-    if not pair.cut or at is None or place(pair, at) != PREFIX:
+    if not pair.cut or at is None or place(pair, at) != pairs.PREFIX:
         return None
     replayed = pair.cut.replayed(pair.recovery)
     if replayed:
@@ -232,7 +99,7 @@ def ids_altered(pair: Pair) -> str | None:
 
 def sampling_differs(pair: Pair) -> str | None:
     at = pair.first("token_ids")
-    if at is None or (pair.cut and place(pair, at) != TAIL):
+    if at is None or (pair.cut and place(pair, at) != pairs.TAIL):
         return None
     known = slice(pair.cut_at if pair.cut else 0, at)
     if pair.differs("generation_logprobs")[known].any():
