@@ -105,6 +105,7 @@ def write_evidence(root: Path, steps: int, rows: int, tokens: int) -> list[Any]:
     arguments = {"reference-log-dir": root / "ref", "recovery-log-dir": root / "rec"}
     arguments |= {"selection": root / "selection", "recovery-log": root / "log"}
     arguments |= {"staging-keys": root / "probe", "successor-checkpoint": root}
+    arguments["verdict"] = root / "verdict.json"
     numbers = {"steps": steps, "prompts-per-step": rows // generations}
     numbers |= {"generations-per-prompt": generations}
     command: list[Any] = [sys.executable, FUNCTIONAL / "_gym_prefix_recovery_parity.py"]

@@ -31,7 +31,8 @@ LONG |= {"MAX_TOKENS": "2368", "MIN_PREFIX": "64"}
 NOISY = {"MIN_IDENTICAL": "0.99", "MAX_DIFFERENCE": "0.5"}
 BFLOAT16 = ["policy.precision=bfloat16"]
 VARIANT = ["policy.generation.batch_invariant=false"]
-HOT = ["policy.generation.temperature=1.6"]  # choices that a last bit can turn
+# temperatures at which a last bit can turn a choice
+HOT, LONG_HOT = (["policy.generation.temperature=" + x] for x in ("1.6", "1.5"))
 MEASURE = """
 import resource, subprocess, sys, time
 began = time.monotonic()
@@ -49,6 +50,7 @@ RUNS: dict[str, tuple[dict[str, str], list[str], bool]] = {
     "bfloat16-hot": ({}, BFLOAT16 + HOT, True),
     "float32-hot-variant": (NOISY, HOT + VARIANT, False),
     "bfloat16-hot-variant": (NOISY, BFLOAT16 + HOT + VARIANT, False),
+    "bfloat16-long-hot-variant": (LONG | NOISY, BFLOAT16 + LONG_HOT + VARIANT, False),
 }
 
 
