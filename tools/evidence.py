@@ -140,11 +140,10 @@ def compare(reference: Path, other: Path, options: argparse.Namespace) -> Eviden
     steps, others = map(_steps, run_dirs.values())
     if not steps & others:
         raise OSError(f"{reference}, {other}: no train step in common")
-    rows = _load_dump(run_dirs["reference"], min(steps & others))
+    rows = judge._load_dump(run_dirs["reference"], min(steps & others))
     _, prompts, generations = map(set, zip(*rows, strict=True))
-    with (
-        tempfile.TemporaryDirectory() as folder
-    ):  # evidence of a run that was never cut
+    with tempfile.TemporaryDirectory() as folder:
+        # evidence of a run that was never cut
         empty = Path(folder)
         for name, run_dir in run_dirs.items():
             (empty / name).mkdir()
@@ -190,19 +189,11 @@ def _steps(run_dir: Path) -> set[int]:
     return {int(number) for number in numbers if number.isdigit()}
 
 
-def _load_dump(run_dir: Path, step: int) -> Any:
-    """The rows of one train step, by identity."""
-    rows = judge.Rows(list)
-    for _ in judge._load_dump(run_dir, step, rows):
-        continue  # it pauses at each row
-    return rows
-
-
 def _load_rows(evidence: Evidence, *run_dirs: Path) -> None:
     failing = {identity[0] for identity in evidence.differing()}
     cuts = {cut.sample_id: cut for cut in evidence.cuts}
     for step in sorted(set.union(*map(_steps, run_dirs))):
-        runs = [_load_dump(run_dir, step) for run_dir in run_dirs]
+        runs = [judge._load_dump(run_dir, step) for run_dir in run_dirs]
         for name, run in zip(("reference", "recovery"), runs, strict=True):
             evidence.times[name].update({x: len(twins) for x, twins in run.items()})
         if len(evidence.pairs) >= (LOOKED_AT if step in failing else CONTEXT):

@@ -9,13 +9,14 @@ import hashlib
 import json
 import re
 import sys
-from collections import Counter, defaultdict, namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from fileinput import FileInput
-from itertools import chain, zip_longest
-from operator import index
+from functools import partial
+from itertools import chain
+from operator import index, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,13 @@ LOG_LINE = re.compile(
     r"|tail_tokens=(?P<tail>\d{1,9}) total_generation_tokens=(?P<total>\d{1,9})\b)"
 )
 Identity = namedtuple("Identity", "step prompt_idx generation")  # the same in all runs
-Rows = defaultdict[Identity, list["Row"]]  # one row each, in a sound dump
+Rows = dict[Identity, list["Row"]]  # one row each, in a sound dump
 NAME = "step {}, prompt {}, generation {}"
 Report = dict[str, Any]  # of a check, or of a problem: its "message" and where to look
 
 
 class Row:
-    """One row of a dump: float64 columns, [L] or [1]; a turn is a run of ones in its
+    """One row of a dump: float32 columns, [L] or [1]; a turn is a run of ones in its
     loss mask, and the last turn, which may have been cut, is `start:end`."""
 
     def __init__(self, line: str) -> None:
@@ -48,7 +49,7 @@ class Row:
         self.group_id, generation = self.sample_id.rsplit("_g", 1)
         step, prompt_idx = index(record["step"]), index(tags["prompt_idx"])
         self.identity = Identity(step, prompt_idx, int(generation))
-        self.columns = {x: np.array(record[x], dtype=float).ravel() for x in COLUMNS}
+        self.columns = {x: np.array(record[x], np.float32).ravel() for x in COLUMNS}
         self.reward = float(self.columns["rewards"].item())
         generated = self.columns["token_loss_mask"] > 0
         edges = np.diff(generated, prepend=False, append=False).nonzero()[0]
@@ -56,7 +57,7 @@ class Row:
 
 
 class Cut:
-    """A call cut in mid-decode, and what the log and the dump say became of it."""
+    """A call cut in mid-decode, and what the log says became of it."""
 
     def __init__(self, entry: dict[str, Any]) -> None:
         self.sample_id = f"{entry['group_id']}_g{entry['generation_index']}"
@@ -64,8 +65,7 @@ class Cut:
         count = entry.get("generation_token_count") or entry["prefix_token_count"]
         self.prefix, keys = index(count), list.copy(entry["staging_keys"])
         self.staging_keys = {*keys}
-        self.restored, self.completed = list[re.Match[str]](), list[re.Match[str]]()
-        self.trained = list[tuple[int, bool]]()  # tokens, and if ids are as logged
+        self.restored, self.completed = list[Any](), list[Any]()  # groups of LOG_LINE
 
     def replayed(self, row: Row) -> bool | None:
         """Whether the row's prefix is what the log says was restored, if it says so."""
@@ -85,20 +85,16 @@ def _reading(path: Path) -> Iterator[FileInput[str]]:
             raise OSError(f"{path}:{lines.lineno()}: {error!r}") from error
 
 
-def _load_dump(
-    run_dir: Path, step: int, rows: Rows, pool: Any = None
-) -> Iterator[None]:
-    """Add the rows of one train step, if it was published; pause as each is parsed."""
-    path = run_dir / f"train_data_step{step}.jsonl"
+def _load_dump(run_dir: Path, step: int) -> Rows:
+    """The rows of one train step; none if it was not published."""
+    path, rows = run_dir / f"train_data_step{step}.jsonl", Rows()
     with _reading(path) as lines:
-        for line in lines if path.exists() else []:
-            parsed = pool and pool.submit(Row, line)
-            yield
-            row = parsed.result() if parsed else Row(line)
-            rows[row.identity].append(row)
+        for row in map(Row, lines if path.exists() else []):
+            rows.setdefault(row.identity, []).append(row)
+    return rows
 
 
-def _load_cuts(selection: Path, log: Path) -> tuple[list[Cut], list[re.Match[str]]]:
+def _load_cuts(selection: Path, log: Path) -> tuple[list[Cut], list[Any]]:
     """The cuts with the log lines of each, and the log lines that fit none."""
     with _reading(selection) as lines:
         cuts = [*map(Cut, json.loads("".join(lines))["cuts"])]
@@ -108,7 +104,7 @@ def _load_cuts(selection: Path, log: Path) -> tuple[list[Cut], list[re.Match[str
             if "generation prefix " in text:
                 (line,) = LOG_LINE.finditer(text)  # a ValueError if it is torn
                 restored, completed = lists.get(line["source"], (strays, strays))
-                (restored if line["digest"] else completed).append(line)
+                (restored if line["digest"] else completed).append(line.groupdict())
     return cuts, strays
 
 
@@ -172,28 +168,28 @@ def assert_rows_match(
             yield from _differences(a, b, cuts.get(b.sample_id), options.allow_pre_cut)
 
 
-def assert_prefixes_trained_once(cuts: list[Cut], strays: list[Any]) -> Report:
+def assert_prefixes_trained_once(cuts: list[Cut], strays: Any, trained: Any) -> Report:
     """Each cut was restored, completed and trained exactly once, at its full length."""
-    problems = [f"a call that was not cut: {stray[0]}" for stray in strays]
+    problems = [f"the log has a call that was not cut: {stray}" for stray in strays]
     if not cuts:
         problems.append("no call was cut, so nothing was recovered")
     for cut in cuts:
         calls = [line["call"] for line in cut.restored]
+        rows = [row for row in trained if row[0] == cut.sample_id]
         totals = [int(line["total"]) for line in cut.completed]
         sums = [cut.prefix + tail for x in cut.completed if (tail := int(x["tail"]))]
-        restored = [x.group("sample", "prefix", "digest") for x in cut.restored]
-        completed = [x.group("sample", "prefix", "call") for x in cut.completed]
+        restored = [*map(itemgetter("sample", "prefix", "digest"), cut.restored)]
+        completed = [*map(itemgetter("sample", "prefix", "call"), cut.completed)]
         for what, found, expected in (
             ("restored as", restored, [(cut.sample_id, str(cut.prefix), cut.digest)]),
             ("completed as", completed, [(cut.sample_id, str(cut.prefix), *calls)]),
             ("total tokens, with a tail", totals, sums),
-            ("trained tokens, ids as logged", cut.trained, [(*totals, True)]),
+            ("trained as", rows, [(cut.sample_id, *totals, True)]),
         ):
             if found != expected:
                 mismatch = f"{what} {found}, expected {expected}"
                 problems.append(f"{cut.sample_id}, call {cut.call}: {mismatch}")
-    counts = {"cuts": len(cuts), "restored": sum(len(cut.restored) for cut in cuts)}
-    counts["prefix tokens"] = sum(cut.prefix for cut in cuts)
+    counts = {"cuts": len(cuts), "prefix tokens": sum(cut.prefix for cut in cuts)}
     return _check("prefixes trained once", problems, **counts)
 
 
@@ -221,7 +217,7 @@ def _agreement(a: Row, b: Row) -> Report:
     """How many log-probs of generated tokens are identical, and the largest gap."""
     at = (a.columns["token_loss_mask"] > 0).nonzero()[0]
     x, y = (np.resize(z.columns["generation_logprobs"], at[-1] + 1)[at] for z in (a, b))
-    x, y = (np.nan_to_num(z, nan=1e300, posinf=2e300, neginf=-2e300) for z in (x, y))
+    x, y = (np.nan_to_num(z, nan=1e30, posinf=2e30, neginf=-2e30) for z in (x, y))
     gaps = np.abs(x - y)
     worst, largest = int(at[gaps.argmax()]), float(gaps.max())
     counts = {
@@ -246,6 +242,23 @@ def assert_generation_logprobs_agree(rows: list[Report], options: Any) -> Report
     return _check("generation log-probs agree", problems, **counts)
 
 
+def _judge_step(options: Any, run_dirs: list[Path], cuts: Any, step: int) -> Any:
+    """What is unequal in a step, how log-probs agree, rewards, and the cuts' rows."""
+    reference, recovery = (_load_dump(run_dir, step) for run_dir in run_dirs)
+    unequal = [*assert_rows_match(step, reference, recovery, cuts, options)]
+    agreements, trained = [], []
+    for b in chain(*recovery.values()):
+        if cut := cuts.get(
+            b.sample_id
+        ):  # with its tokens, and whether ids are as logged
+            trained.append((b.sample_id, b.end - b.start, cut.replayed(b) is not False))
+        for a in reference.get(b.identity, []):
+            pairs = [(a.columns[x], b.columns[x]) for x in EXACT[:2]]
+            if a.end and all(np.array_equal(*pair) for pair in pairs):
+                agreements.append(_agreement(a, b))
+    return unequal, agreements, [a.reward for a in chain(*reference.values())], trained
+
+
 def judge(options: argparse.Namespace) -> list[Report]:
     """All five checks; raises OSError if evidence is missing, torn or malformed."""
     cuts, strays = _load_cuts(options.selection, options.recovery_log)
@@ -262,28 +275,15 @@ def judge(options: argparse.Namespace) -> list[Report]:
             raise OSError(f"{log_dir}: expected one exp_N, with a dump")
         run_dirs.append(dumps[0].parent)
         steps |= {int(x.stem[15:]) for x in dumps if x.stem[15:].isdecimal()}
-    by_sample = {cut.sample_id: cut for cut in cuts}
-    unequal, agreements, rewards = list[Report](), list[Report](), Counter[float]()
-    with ProcessPoolExecutor(1) as pool:
-        for step in sorted(steps):
-            reference, recovery = Rows(list), Rows(list)
-            here = _load_dump(run_dirs[0], step, reference)
-            there = _load_dump(run_dirs[1], step, recovery, pool)
-            [*zip_longest(there, here, there)]  # while the pool parses, so do we
-            unequal += assert_rows_match(step, reference, recovery, by_sample, options)
-            rewards.update(a.reward for a in chain(*reference.values()))
-            for b in chain(*recovery.values()):
-                if cut := by_sample.get(b.sample_id):
-                    cut.trained.append((b.end - b.start, cut.replayed(b) is not False))
-                for a in reference.get(b.identity, []):
-                    pairs = [(a.columns[x], b.columns[x]) for x in EXACT[:2]]
-                    if a.end and all(np.array_equal(*pair) for pair in pairs):
-                        agreements.append(_agreement(a, b))
+    judge_step = partial(_judge_step, options, run_dirs, {x.sample_id: x for x in cuts})
+    with ProcessPoolExecutor(2) as pool:
+        found = zip(*pool.map(judge_step, sorted(steps)), strict=True)
+        unequal, agreements, rewards, trained = ([*chain(*x)] for x in found)
     return [
-        _check("rows match", unequal, rows=rewards.total(), steps=len(steps)),
-        assert_prefixes_trained_once(cuts, strays),
+        _check("rows match", unequal, rows=len(rewards), steps=len(steps)),
+        assert_prefixes_trained_once(cuts, strays, trained),
         assert_old_keys_retired(cuts, probe, kept, range(1, options.steps + 1)),
-        assert_reward_signal(rewards),
+        assert_reward_signal(Counter(rewards)),
         assert_generation_logprobs_agree(agreements, options),
     ]
 
