@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter, namedtuple
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from fileinput import FileInput
 from functools import partial
@@ -304,10 +304,10 @@ def main() -> int:
         checks = judge(options)
         passed = all(check["passed"] for check in checks)
         verdict = {"passed": passed, "evidence": vars(options), "checks": checks}
-        partial = options.verdict.with_suffix(".partial")
-        partial.write_text(json.dumps(verdict, indent=1, default=str))
-        partial.replace(options.verdict)
-    except OSError as error:
+        unpublished = options.verdict.with_suffix(".partial")
+        unpublished.write_text(json.dumps(verdict, indent=1, default=str))
+        unpublished.replace(options.verdict)
+    except (OSError, BrokenExecutor) as error:
         print(f"error: the evidence cannot be judged: {error}", file=sys.stderr)
         return 2
     for check in checks:

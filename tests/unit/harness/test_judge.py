@@ -4,10 +4,20 @@
 
 import json
 import os
+import signal
+from concurrent.futures import ProcessPoolExecutor
 
 import prefix_recovery_evidence as small
 import pytest
-from prefix_recovery_evidence import CHECKS, COMPLETED, MASK, RESTORED, judge, judged
+from prefix_recovery_evidence import (
+    CHECKS,
+    COMPLETED,
+    MASK,
+    RESTORED,
+    judge,
+    judged,
+    parity,
+)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +205,17 @@ def test_a_job_without_a_dump_is_status_2(tmp_path):
     for path in (tmp_path / "rec/exp_001").glob("*.jsonl"):
         path.unlink()
     assert judge(tmp_path)[0] == 2
+
+
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_in_judging_is_status_2(tmp_path, monkeypatch):
+    monkeypatch.setattr(parity, "ProcessPoolExecutor", ProcessPoolExecutor)
+    monkeypatch.setattr(parity, "_judge_step", killed)
+    status, error = judged(tmp_path, small.sound())
+    assert (status, error.count("\n")) == (2, 1)
 
 
 def test_a_verdict_that_cannot_be_written_is_status_2(tmp_path):
