@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The script's error paths: its own message, the right status, no process left.
 
-Run in a small checkout whose base test ends, hangs or fails as a phase is told to."""
+Run in a small checkout whose base test ends, hangs, fails or publishes snapshots as a
+phase is told to."""
 
 import os
 import shutil
@@ -12,6 +13,7 @@ import time
 
 import pytest
 from prefix_recovery_evidence import FUNCTIONAL
+from test_gym_prefix_recovery_snapshot import write_snapshot
 
 NAME = "grpo_async_gym_single_controller_prefix_recovery"
 BASE_TEST = """
@@ -19,8 +21,17 @@ echo "started with $*"
 for phase in reference phase1 phase2; do
   [[ $* != *logger.log_dir=*/$phase-logs* ]] || behaviour=STUB_$phase
 done
+[[ $* =~ checkpointing.checkpoint_dir=([^ ]*) ]]
+snapshots=${BASH_REMATCH[1]}/bootstrap/rollout_snapshots
 case ${!behaviour} in
 hang) sleep 1000 & setsid --fork true; sleep 1000 ;;
+publish)
+  mkdir -p "$snapshots"
+  while cp -r "$STUB_SNAPSHOT" "$snapshots/.partial"; do
+    mv "$snapshots/.partial" "$snapshots/snapshot_$(date +%s%N)"
+    sleep 0.2
+  done
+  ;;
 *) exit "${!behaviour}" ;;
 esac
 """
@@ -38,12 +49,14 @@ class Run:
         shutil.copy(FUNCTIONAL / self.script.name, folder)
         (folder / "grpo_async_gym_single_controller.sh").write_text(BASE_TEST)
         self.out = folder / NAME
-        defaults = {"MIN_FREE_MB": 1, "TIMEOUT_S": 60}
+        snapshot = write_snapshot(root / "snapshot")
+        defaults = {"MIN_FREE_MB": 1, "TIMEOUT_S": 60, "MIN_PREFIX": 2}
         phases = {"reference": 0, "phase1": "hang", "phase2": 0}
         phases |= {x: settings.pop(x) for x in phases.keys() & settings.keys()}
         prefix = "SC_PREFIX_RECOVERY_"
         environment = {prefix + x: str(y) for x, y in (defaults | settings).items()}
         environment |= {f"STUB_{x}": str(y) for x, y in phases.items()}
+        environment["STUB_SNAPSHOT"] = str(snapshot)
         self.process = subprocess.Popen(
             ["bash", self.script],
             env=os.environ | environment,
@@ -74,10 +87,10 @@ class Run:
 @pytest.mark.parametrize(
     ("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
 )
-@pytest.mark.parametrize("phase", ["reference", "phase1"])
+@pytest.mark.parametrize("phase", ["reference", "phase1", "phase2"])
 @pytest.mark.parametrize("send", [os.kill, os.killpg])
 def test_interrupted_in_a_phase(tmp_path, name, status, phase, send):
-    run = Run(tmp_path, **{phase: "hang"})
+    run = Run(tmp_path, **{"phase1": "publish", phase: "hang"})
     run.wait_for(f"{phase}.log")
     send(run.process.pid, getattr(signal, name))
     found, error = run.ends()
@@ -86,9 +99,9 @@ def test_interrupted_in_a_phase(tmp_path, name, status, phase, send):
     assert (run.out / f"{phase}.log").read_text().startswith("started with ")
 
 
-@pytest.mark.parametrize("phase", ["reference", "phase1"])
+@pytest.mark.parametrize("phase", ["reference", "phase1", "phase2"])
 def test_a_phase_that_fails(tmp_path, phase):
-    run = Run(tmp_path, **{phase: 7})
+    run = Run(tmp_path, **{"phase1": "publish", phase: 7})
     status, error = run.ends()
     assert status == 2 and error.startswith(f"error: {phase}")
     assert "started with " in error
@@ -102,6 +115,16 @@ def test_a_run_that_ends_before_it_is_cut(tmp_path):
 def test_a_run_that_takes_too_long(tmp_path):
     status, error = Run(tmp_path, reference="hang", TIMEOUT_S=1).ends()
     assert status == 2 and "not within 1 s" in error
+
+
+def test_nothing_but_the_selected_snapshot_is_left_and_no_evidence_is_no_pass(tmp_path):
+    run = Run(tmp_path, phase1="publish", CRASHES=2)
+    status, error = run.ends()
+    assert status == 2 and error.startswith("error: the evidence cannot be judged")
+    (selected,) = (run.out / "selected-snapshot").iterdir()
+    recovery = run.out / "recovery-checkpoints"
+    (kept,) = (recovery / "bootstrap/rollout_snapshots").iterdir()
+    assert kept.name == selected.name and [*recovery.iterdir()] == [kept.parents[1]]
 
 
 def test_no_snapshot_to_crash_at(tmp_path):
