@@ -170,7 +170,7 @@ def assert_rows_match(
 
 def assert_prefixes_trained_once(cuts: list[Cut], strays: Any, trained: Any) -> Report:
     """Each cut was restored, completed and trained exactly once, at its full length."""
-    problems = [f"the log has a call that was not cut: {stray}" for stray in strays]
+    problems = [f"{x['sample']}: call {x['source']}, which was not cut" for x in strays]
     if not cuts:
         problems.append("no call was cut, so nothing was recovered")
     for cut in cuts:
