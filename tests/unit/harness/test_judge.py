@@ -126,6 +126,44 @@ def test_a_log_prob_that_is_not_finite_in_both_runs_agrees(tmp_path, value, recw
     assert not recwarn.list
 
 
+def test_thresholds_of_exactness_accept_what_is_exact(tmp_path):
+    exact = "--min-identical-logprobs=1", "--max-logprob-difference=0"
+    assert judged(tmp_path, small.sound(), *exact) == (0, [])
+
+
+def test_nothing_was_cut_and_nothing_restored_is_no_pass(tmp_path):
+    evidence = small.sound()
+    evidence["cuts"], evidence["log"] = [], ["noise"]
+    assert judged(tmp_path, evidence) == (1, CHECKS[1:2])
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 0),
+        ({"log.1": RESTORED.format("d" * 64, "0").partition(" prefix_ids")[0]}, 1),
+        ({"rec.1.0.rewards": [1.0]}, 1),
+        ({"rec.1.0.sample_loss_mask": [0.0]}, 1),
+        ({"ref.1.0.token_ids": small.row("ref", 1, 0, 0)["token_ids"]}, 0),
+        (
+            {
+                "ref.1.0.token_ids": small.row("ref", 1, 0, 0)["token_ids"],
+                "rec.1.0.advantages.0.4": 9.0,
+            },
+            1,
+        ),
+    ],
+)
+def test_what_is_allowed_before_the_cut_is_other_tokens_that_were_replayed(
+    tmp_path, change, status
+):
+    evidence = small.sound()
+    evidence["ref"][1][0]["token_ids"][0][4] += 1
+    for path, value in change.items():
+        small.change(evidence, path, value)
+    assert judged(tmp_path, evidence, "--allow-pre-cut")[0] == status
+
+
 def test_order_and_representation_do_not_matter(tmp_path):
     evidence = small.sound()
     for row in evidence["rec"][1]:

@@ -37,6 +37,12 @@ esac
 """
 
 
+def heed_signals():
+    """What a background job, or one of nohup, was told to ignore can't be trapped."""
+    for name in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_DFL)
+
+
 class Run:
     """The script in a small checkout; settings and phases are keyword arguments."""
 
@@ -64,8 +70,7 @@ class Run:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # a signal that a background job was told to ignore could not be trapped
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=heed_signals,
         )
 
     def wait_for(self, name):
