@@ -199,6 +199,25 @@ def test_a_problem_of_a_row_names_the_row(tmp_path):
     assert message in [problem["message"] for problem in checks[4]["problems"]]
 
 
+def test_a_line_a_check_is_printed_and_one_for_what_failed(tmp_path, capsys):
+    evidence = small.sound()
+    evidence["ref"][1][0]["token_ids"][0][6] += 1
+    evidence["ref"][1][1]["token_ids"][0][6] += 1
+    evidence["probe"][0]["staging_keys"] += ["k"]
+    judged(tmp_path, evidence)
+    row = "step 1, prompt 0, generation 0 (reference ref0, recovery rec0)"
+    assert capsys.readouterr().out.splitlines() == [
+        "FAIL rows match: 8 rows, 2 steps",
+        f"     {row}: token_ids[6] in the continued tail: 107 became 106 (and 1 more)",
+        "PASS prefixes trained once: 1 cuts, 2 prefix tokens",
+        "FAIL old keys retired: 2 keys, 2 steps",
+        "     rec0_g0: k is live as step 1 begins",
+        "PASS reward signal: 4 of reward 0, 4 of reward 1",
+        "PASS generation log-probs agree:"
+        " 30 tokens, 30 identical, 0.0 largest difference",
+    ]
+
+
 FILES = ["ref/exp_001/train_data_step1.jsonl", "rec/exp_001/train_data_step2.jsonl"]
 FILES += ["cuts", "probe", "gym_checkpoint.json", "log"]
 
