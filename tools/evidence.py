@@ -3,9 +3,7 @@
 """The evidence of a verdict, or of any two runs: what it holds, and how it is read."""
 
 import argparse
-import importlib.util
 import json
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -13,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tools.harness import harness_module
 from tools.pairs import Identity, Pair
 
-FUNCTIONAL = Path(__file__).resolve().parents[1] / "tests/functional"
 CONTEXT, LOOKED_AT = 64, 512  # rows kept of any step, and in all with differing steps
 MALFORMED = AttributeError, LookupError, OSError, TypeError, ValueError
 
@@ -67,16 +65,7 @@ class Evidence:
         return {x: self.pairs[x] for x in found if x[0] == found[0][0]}
 
 
-def _load_judge() -> Any:
-    name = "_gym_prefix_recovery_parity"
-    spec = importlib.util.spec_from_file_location(name, FUNCTIONAL / f"{name}.py")
-    assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-judge = _load_judge()
+judge = harness_module("_gym_prefix_recovery_parity")
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:

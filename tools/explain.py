@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for minirl and tools, wherever this is started from
 
 from tools.causes import likely_causes  # noqa: E402
-from tools.evidence import FUNCTIONAL, MALFORMED, Evidence, compare, read_verdict  # noqa: E402
+from tools.evidence import MALFORMED, Evidence, compare, read_verdict  # noqa: E402
+from tools.harness import FUNCTIONAL  # noqa: E402
 from tools.pairs import PER_TOKEN, Identity, Pair, place  # noqa: E402
 
 VERDICT = "grpo_async_gym_single_controller_prefix_recovery/verdict.json"

@@ -6,7 +6,6 @@ A job runs in a session of its own, with a Ray of its own; all it writes is belo
 folder of a workspace, which leaves no process and no folder behind.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -22,27 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tools.harness import FUNCTIONAL, harness_module
+
 ROOT = Path(__file__).resolve().parents[1]
-FUNCTIONAL = ROOT / "tests" / "functional"
 CONFIG = ROOT / "examples" / "configs" / "grpo_minirl_single_controller.yaml"
 POLL_S = 0.005
+
+find_cuts = harness_module("_gym_prefix_recovery_snapshot").find_cuts
 
 
 class RunError(Exception):
     """A job did not do what was waited for; the message says what, and its log."""
-
-
-def harness_module(name: str) -> Any:
-    """A file of the harness, which is no package, as a module."""
-    spec = importlib.util.spec_from_file_location(name, FUNCTIONAL / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
-
-
-find_cuts = harness_module("_gym_prefix_recovery_snapshot").find_cuts
 
 
 def session_pids(session_id: int, among: Iterable[int] | None = None) -> list[int]:
