@@ -58,7 +58,7 @@ def run_once(name: str, folder: Path) -> dict[str, Any]:
     """One run of the parity test in a copy of the checkout; its figures."""
     settings, overrides, _ = RUNS[name]
     for part in ("tests/functional", "minirl", "examples"):
-        ignored = shutil.ignore_patterns("grpo_*recovery", "grpo_*controller", "*.lock")
+        ignored = shutil.ignore_patterns("grpo_*recovery", "grpo_*controller")
         shutil.copytree(ROOT / part, folder / part, ignore=ignored)
     variables = {f"SC_PREFIX_RECOVERY_{key}": value for key, value in settings.items()}
     script = folder / f"tests/functional/{NAME}.sh"

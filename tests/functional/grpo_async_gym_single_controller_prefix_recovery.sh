@@ -45,7 +45,7 @@ done <<<"${SETTINGS:1}"
 [[ -f $HOOK ]] || HOOK=$HERE/_single_controller_turn_recovery_hook.py  # one of this name
 PYTHON=(uv run --directory "$ROOT" --no-sync python)
 [[ -f $ROOT/uv.lock ]] && command -v uv >/dev/null || PYTHON=(python3)
-exec 9>"$OUT.lock" && flock -n 9 || die "$OUT is in use by another run of this test"
+mkdir -p "$OUT" && exec 9>"$OUT/lock" && flock -n 9 || die "$OUT is in use by another run"
 free_mb=$(df -Pm "$HERE" | awk 'END {print $4}')
 ((free_mb >= MIN_FREE_MB)) || die "$HERE: $free_mb MB free, expected $MIN_FREE_MB MB"
 wait_until() { # WHAT LIMIT_S CONDITION ...: says what it waits for, and for how long
@@ -87,7 +87,7 @@ RAY_TMPDIR=$(mktemp -d /tmp/prefix-recovery.XXXXXX)
 trap 'trap "" HUP INT TERM; disown -a; wait_until "leave no process" 30 gone; rm -rf "$RAY_TMPDIR"' EXIT
 trap 'die "line $LINENO: exit status $? of $BASH_COMMAND"' ERR
 trap 'die interrupted 129' HUP; trap 'die interrupted 130' INT; trap 'die interrupted 143' TERM
-rm -rf "$OUT" && mkdir "$OUT"
+find "$OUT" -mindepth 1 ! -path "$OUT/lock" -delete
 echo "all evidence goes to $OUT; its judge.sh judges it again"
 export RAY_TMPDIR RAY_DEDUP_LOGS=0 RUN_CONVERGENCE_CHECKS=0 SC_TEST_ENTRYPOINT=$HOOK
 export NEMO_GYM_TEST_WORKPLACE_PREFIX_AFTER_MUTATION=1 NEMO_GYM_TEST_PREFIX_MIN_TOKENS=0
