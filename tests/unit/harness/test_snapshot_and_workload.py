@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """More of selecting a snapshot and of writing prompts, beside the tests that travel."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 
 import pytest
+import torch
 from test_gym_prefix_recovery_snapshot import snapshots, write_snapshot
 from test_gym_prefix_recovery_workload import COMMAND, SCRIPT
 
@@ -25,6 +27,20 @@ from test_gym_prefix_recovery_workload import COMMAND, SCRIPT
 )
 def test_an_unusable_cut_is_refused(tmp_path, change):
     assert snapshots.find_cuts(write_snapshot(tmp_path, **change)) == []
+
+
+def test_a_checkpoint_may_refer_to_no_other_keys(tmp_path):
+    assert len(snapshots.find_cuts(write_snapshot(tmp_path, retained=["k"]))) == 1
+
+
+def test_only_workplace_rollouts_must_be_cut(tmp_path):
+    write_snapshot(tmp_path)
+    ledger = torch.load(tmp_path / "rollout_recovery.pt", weights_only=True)
+    counter = copy.deepcopy(ledger["groups"][0]) | {"group_id": "counter"}
+    torch.save(
+        {"groups": [*ledger["groups"], counter]}, tmp_path / "rollout_recovery.pt"
+    )
+    assert [cut["group_id"] for cut in snapshots.find_cuts(tmp_path)] == ["group"]
 
 
 def test_newer_heads_name_the_count_otherwise(tmp_path):
@@ -64,8 +80,9 @@ def test_a_snapshot_is_copied_whole(tmp_path):
     found = select_published(tmp_path / "all", tmp_path)
     snapshot = tmp_path / "all/snapshot_000002"
     assert found["snapshot"] == str(snapshot)
-    (copy,) = (tmp_path / "copy").iterdir()
-    assert found["cuts"] == snapshots.find_cuts(copy) == snapshots.find_cuts(snapshot)
+    (whole,) = (tmp_path / "copy").iterdir()
+    assert whole.name == snapshot.name
+    assert found["cuts"] == snapshots.find_cuts(whole) == snapshots.find_cuts(snapshot)
 
 
 def test_a_pruned_snapshot_leaves_no_copy(tmp_path, monkeypatch):
@@ -78,6 +95,21 @@ def test_a_pruned_snapshot_leaves_no_copy(tmp_path, monkeypatch):
     defaults = (False, None, prune_meanwhile, False, False)
     monkeypatch.setattr(shutil.copytree, "__defaults__", defaults)
     with pytest.raises(TimeoutError):
+        select_published(tmp_path / "all", tmp_path)
+    assert list((tmp_path / "copy").iterdir()) == []
+
+
+def test_a_snapshot_that_was_pruned_while_it_was_copied_is_not_whole(
+    tmp_path, monkeypatch
+):
+    find_cuts = snapshots.find_cuts
+
+    def find_cuts_and_prune(*args):
+        shutil.rmtree(tmp_path / "all/snapshot_000002")
+        return find_cuts(*args)
+
+    monkeypatch.setattr(snapshots, "find_cuts", find_cuts_and_prune)
+    with pytest.raises(TimeoutError, match="none of 1 "):
         select_published(tmp_path / "all", tmp_path)
     assert list((tmp_path / "copy").iterdir()) == []
 
@@ -100,6 +132,17 @@ def test_a_malformed_snapshot_is_one_line_and_status_2(tmp_path):
     assert (select.returncode, select.stderr.read().count("\n")) == (2, 1)
 
 
+def test_the_command_writes_what_is_selected(tmp_path, monkeypatch):
+    found = {"snapshot": "here", "cuts": [{"group_id": "group"}]}
+    monkeypatch.setattr(snapshots, "select", lambda *_: found)
+    paths = [f"--{x}={tmp_path / x}" for x in ("snapshots", "copy-to", "output")]
+    argv = ["snapshot", "select", *paths, "--timeout-s=9", "--min-tokens=1"]
+    monkeypatch.setattr(sys, "argv", argv)
+    snapshots.main()
+    assert [path.name for path in tmp_path.iterdir()] == ["output"]
+    assert json.loads((tmp_path / "output").read_text()) == found
+
+
 def write_rows(folder):
     paths = [f"--output={folder}/rows.jsonl", f"--gym-root={folder}"]
     command = [sys.executable, SCRIPT, *paths, *COMMAND]
@@ -118,6 +161,34 @@ def test_an_example_row_keeps_its_system_turn_and_one_tool(tmp_path):
     params = row["responses_create_params"]
     assert params["input"][0] == turns[0] and params["input"][1] != turns[1]
     assert (row["id"], params["tools"]) == (7, tools[1:])
+
+
+def test_every_row_has_what_the_gym_needs(tmp_path):
+    example = {"name": "increment_counter", "parameters": {"properties": {}}}
+    path = tmp_path / "resources_servers/example_session_state_mgmt/data/example.jsonl"
+    path.parent.mkdir(parents=True)
+    params = {"input": [], "tools": [example]}
+    path.write_text(json.dumps({"responses_create_params": params}) + "\n")
+    assert write_rows(tmp_path).returncode == 0
+    lines = (tmp_path / "rows.jsonl").read_text().splitlines()[:4]
+    *workplace, counter = map(json.loads, lines)
+    for row in workplace:
+        assert row["environment_name"] == row["category"] == "workplace_assistant"
+        assert row["task_source"] == "workplace_assistant_checkpoint_test_agent"
+        assert row["ground_truth"][0]["name"] == "calendar_create_event"
+        (tool,) = row["responses_create_params"]["tools"]
+        truth = json.loads(row["ground_truth"][0]["arguments"])
+        assert truth.keys() == {*tool["parameters"]["required"]}
+        assert truth["event_name"] == snapshots.SENTINEL
+    assert counter["environment_name"] == "example_session_state_mgmt"
+    assert counter["task_source"] == "example_session_state_mgmt_simple_agent"
+    (tool,) = counter["responses_create_params"]["tools"]  # with our schema
+    proof = tool["parameters"]["properties"]["checkpoint_proof"]
+    assert tool["strict"] and (proof["minItems"], proof["maxItems"]) == (64, 64)
+    for params in (x["responses_create_params"] for x in (*workplace, counter)):
+        assert params["tools"][0]["name"] == params["tool_choice"]["name"]
+        assert params["parallel_tool_calls"] is False
+        assert params["max_output_tokens"] == 99
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "{", ""])
