@@ -220,11 +220,8 @@ def _agreement(a: Row, b: Row) -> Report:
     x, y = (np.nan_to_num(z, nan=1e30, posinf=2e30, neginf=-2e30) for z in (x, y))
     gaps = np.abs(x - y)
     worst, largest = int(at[gaps.argmax()]), float(gaps.max())
-    counts = {
-        "tokens": len(at),
-        "identical": int((gaps == 0).sum()),
-        "largest": largest,
-    }
+    identical = int((gaps == 0).sum())
+    counts = {"tokens": len(at), "identical": identical, "largest": largest}
     what = f"generation_logprobs[{worst}] differ by {largest:.6g}"
     return _row_problem(a, b, what, position=worst, **counts)
 
@@ -248,9 +245,8 @@ def _judge_step(options: Any, run_dirs: list[Path], cuts: Any, step: int) -> Any
     unequal = [*assert_rows_match(step, reference, recovery, cuts, options)]
     agreements, trained = [], []
     for b in chain(*recovery.values()):
-        if cut := cuts.get(
-            b.sample_id
-        ):  # with its tokens, and whether ids are as logged
+        if cut := cuts.get(b.sample_id):
+            # its tokens, and whether their ids are as logged
             trained.append((b.sample_id, b.end - b.start, cut.replayed(b) is not False))
         for a in reference.get(b.identity, []):
             pairs = [(a.columns[x], b.columns[x]) for x in EXACT[:2]]

@@ -83,6 +83,7 @@ run() { # NAME CHECKPOINTS: a training job that must end by itself, and well
 selected() {
   ended "$SELECTOR" || { ended "$JOB" && die "phase1 ended before it could be killed"; }
 }
+
 RAY_TMPDIR=$(mktemp -d /tmp/prefix-recovery.XXXXXX)
 trap 'trap "" HUP INT TERM; disown -a; wait_until "leave no process" 30 gone; rm -rf "$RAY_TMPDIR"' EXIT
 trap 'die "line $LINENO: exit status $? of $BASH_COMMAND"' ERR
@@ -113,6 +114,7 @@ OVERRIDES=(
 "${PYTHON[@]}" "$HERE/_gym_prefix_recovery_workload.py" --output "$OUT/test-data.jsonl" \
   --steps "$STEPS" --list-items ${LISTS//,/ } --max-output-tokens $((MAX_TOKENS * 3 / 4)) \
   --gym-root "$ROOT/3rdparty/Gym-workspace/Gym"
+
 run reference reference-checkpoints
 SNAPSHOTS=$OUT/recovery-checkpoints/bootstrap/rollout_snapshots
 for ((crash = 1; crash <= CRASHES; crash++)); do
