@@ -203,18 +203,13 @@ def bench_parity(root: Path) -> None:
     selected = (evidence / "selected-snapshot.json").stat().st_mtime
     latency = selected - (copy / "manifest.json").stat().st_mtime
     show("parity: snapshot written until selected and copied", f"{latency:.2f} s")
-    config = ROOT / "examples/configs/grpo_minirl_single_controller.yaml"
-    command = [sys.executable, f"{ROOT}/examples/run_grpo_single_controller.py"]
-    command += [f"--config={config}", f"logger.log_dir={root}/logs"]
+    command = ["bash", str(FUNCTIONAL / "grpo_async_gym_single_controller.sh")]
+    command += [f"logger.log_dir={root}/logs"]
     command += [f"data.train.data_path={evidence}/test-data.jsonl"]
     command += [f"checkpointing.checkpoint_dir={root}/checkpoints"]
     command += ["rollout_checkpointing.snapshot_attempt_interval_s=0.05"]
     text = subprocess.run(
         [*command, "grpo.max_num_steps=1"],
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-        },
         capture_output=True,
         text=True,
         check=True,

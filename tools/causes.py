@@ -192,11 +192,8 @@ def training_state_lost(evidence: Evidence) -> str | None:
 
 
 def rows_elsewhere(evidence: Evidence) -> str | None:
-    lost, extra = (
-        _lost(evidence),
-        evidence.times["recovery"] - evidence.times["reference"],
-    )
-    moved = {x[1:]: x[0] for x in lost if x[1:] in {y[1:] for y in extra}}
+    extra = evidence.times["recovery"] - evidence.times["reference"]
+    moved = {x[1:]: x[0] for x in _lost(evidence) if x[1:] in {y[1:] for y in extra}}
     if not moved:
         return None
     where = next(y[0] for y in sorted(extra) if y[1:] in moved)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.harness import harness_module
+from tools.harness import judge
 from tools.pairs import Identity, Pair
 
 CONTEXT, LOOKED_AT = 64, 512  # rows kept of any step, and in all with differing steps
@@ -65,9 +65,6 @@ class Evidence:
         return {x: self.pairs[x] for x in found if x[0] == found[0][0]}
 
 
-judge = harness_module("_gym_prefix_recovery_parity")
-
-
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(path.read_text())
@@ -90,16 +87,14 @@ def read_verdict(path: Path) -> Evidence:
         needed = "reference_log_dir", "recovery_log_dir", "selection", "recovery_log"
         paths = {x: Path(verdict["evidence"][x]) for x in (*needed, "staging_keys")}
         beside = {name: path.parent / paths[name].name for name in paths}
-        return verdict["checks"], paths | {
-            x: y for x, y in beside.items() if y.exists()
-        }
+        moved = {name: there for name, there in beside.items() if there.exists()}
+        return verdict["checks"], paths | moved
 
     def parse_instances(text: str) -> dict[str, str]:
-        cuts = json.loads(text)["cuts"]
-        names = [f"{cut['group_id']}_g{cut['generation_index']}" for cut in cuts]
-        return dict(
-            zip(names, (cut.get("gym_instance_id") for cut in cuts), strict=True)
-        )
+        return {
+            f"{cut['group_id']}_g{cut['generation_index']}": cut.get("gym_instance_id")
+            for cut in json.loads(text)["cuts"]
+        }
 
     def parse_live(text: str) -> dict[int, set[str]]:
         records = map(json.loads, text.splitlines())
@@ -155,7 +150,7 @@ def compare(reference: Path, other: Path, options: argparse.Namespace) -> Eviden
     found = checks["rows match"]
     absent = [f"step {x}:" for x in {*range(max(steps | others))} - steps - others]
     found["problems"] = [
-        x for x in found["problems"] if not x["message"].startswith((*absent, "\0"))
+        x for x in found["problems"] if not x["message"].startswith(tuple(absent))
     ]
     found["passed"] = not found["problems"]
     evidence = Evidence([found, checks["generation log-probs agree"]])

@@ -25,6 +25,10 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.harness import judge  # noqa: E402
+
 NAME = "grpo_async_gym_single_controller_prefix_recovery"
 LONG = {"LISTS": "40,120,180,240,300,360,450", "GENERATIONS": "8"}
 LONG |= {"MAX_TOKENS": "2368", "MIN_PREFIX": "64"}
@@ -120,18 +124,15 @@ def _differences(evidence: Path) -> list[float]:
 
     Over the generated tokens of step 1, in rows whose tokens are equal.
     """
-    rows: list[dict[Any, Any]] = [{}, {}]
-    for run, name in zip(rows, ("reference", "phase2"), strict=True):
-        dump = evidence / f"{name}-logs/exp_001/train_data_step1.jsonl"
-        for row in map(json.loads, dump.read_text().splitlines()):
-            generation = row["sample_id"][0].rpartition("_g")[2]
-            run[row["metadata"][0]["prompt_idx"], generation] = row
+    logs = (evidence / f"{name}-logs/exp_001" for name in ("reference", "phase2"))
+    reference, recovery = (judge._load_dump(run_dir, 1) for run_dir in logs)
     gaps = []
-    for a, b in ((rows[0][x], rows[1][x]) for x in rows[0].keys() & rows[1].keys()):
-        if a["token_ids"] == b["token_ids"]:
-            mask = np.array(a["token_loss_mask"][0]) > 0
-            x, y = (np.array(row["generation_logprobs"][0])[mask] for row in (a, b))
-            gaps.append(np.abs(x - y))
+    for identity in reference.keys() & recovery.keys():
+        a, b = (run[identity][0].columns for run in (reference, recovery))
+        if np.array_equal(a["token_ids"], b["token_ids"]):
+            generated = a["token_loss_mask"] > 0
+            x, y = (row["generation_logprobs"][generated] for row in (a, b))
+            gaps.append(np.abs(np.subtract(x, y, dtype=float)))
     apart = np.concatenate(gaps) if gaps else np.zeros(0)
     apart = apart[apart > 0]
     if not len(apart):

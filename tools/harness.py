@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
-"""The harness's files, which form no package, as modules."""
+"""The harness's files, which form no package, as modules; and its judge."""
 
 import importlib.util
 import sys
@@ -17,3 +17,6 @@ def harness_module(name: str) -> Any:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+judge = harness_module("_gym_prefix_recovery_parity")

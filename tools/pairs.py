@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tools.harness import judge
+
 Identity = tuple[int, int, int]  # step, prompt_idx, generation
 WINDOW = 8  # tokens that have to agree before a shift is believed
 PER_TOKEN = {  # the columns with a value a token, in the order they are looked at
@@ -16,8 +18,8 @@ PER_TOKEN = {  # the columns with a value a token, in the order they are looked 
     "prev_logprobs": "trainer's log-probs",
     "advantages": "advantages",
 }
-PREFIX, TAIL = "the restored prefix", "the continued tail"
-PROMPT, TOOL_RESULT = "the prompt", "the tool result"
+PROMPT, PREFIX, TAIL = judge.PLACES
+TOOL_RESULT = "the tool result"
 TURN, REST = "a generated turn", "what follows"
 
 
@@ -37,16 +39,14 @@ class Pair:
 
     def columns(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """A column of both runs, empty where a run lacks it."""
-        rows = self.reference, self.recovery
-        a, b = (row.columns.get(name, np.empty(0)) for row in rows)
-        return a, b
+        return self.reference.columns[name], self.recovery.columns[name]
 
     def differs(self, name: str) -> np.ndarray:
         """Whether a column differs at each position, [the longer length]."""
         a, b = self.columns(name)
         n = min(len(a), len(b))
-        close = (1e-4, 1e-5) if name in ("advantages", "prev_logprobs") else (0, 0)
-        same = np.isclose(b[:n], a[:n], close[0], close[1], equal_nan=True)
+        rtol, atol = judge.CLOSE.get(name, (0, 0))
+        same = np.isclose(b[:n], a[:n], rtol, atol, equal_nan=True)
         return np.append(~same, np.ones(max(len(a), len(b)) - n, dtype=bool))
 
     def first(self, name: str) -> int | None:
