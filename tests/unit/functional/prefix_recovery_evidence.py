@@ -63,12 +63,8 @@ def sound() -> dict[str, Any]:
     sha256 = hashlib.sha256(b"104,105").hexdigest()
     log = ["noise", RESTORED.format("d" * 64, sha256), COMPLETED]
     probe = [{"train_step": x, "staging_keys": ["z"]} for x in (1, 2)]
-    return evidence | {
-        "cuts": [cut],
-        "log": log,
-        "probe": probe,
-        "kept": {"gym": ["z"]},
-    }
+    evidence |= {"cuts": [cut], "log": log, "probe": probe}
+    return evidence | {"kept": {"gym": ["z"]}}
 
 
 def change(evidence: Any, path: str, value: Any) -> None:
@@ -79,6 +75,12 @@ def change(evidence: Any, path: str, value: Any) -> None:
     evidence[last] = value
     if value is None:
         del evidence[last]
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """Sound evidence with one change."""
+    change(evidence := sound(), path, value)
+    return evidence
 
 
 def write(root: Path, evidence: dict[str, Any]) -> None:

@@ -60,9 +60,7 @@ def test_reads_what_nemo_rls_own_writer_wrote() -> None:
 def test_one_change_fails_its_check(
     tmp_path: Path, path: str, value: Any, failed: str
 ) -> None:
-    evidence = small.sound()
-    small.change(evidence, path, value)
-    status, names = judged(tmp_path, evidence)
+    status, names = judged(tmp_path, small.changed(path, value))
     assert status == 1 and failed in names
 
 

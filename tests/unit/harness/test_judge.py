@@ -41,9 +41,7 @@ from prefix_recovery_evidence import (
     ],
 )
 def test_one_change_fails_its_check(tmp_path, path, value, failed):
-    evidence = small.sound()
-    small.change(evidence, path, value)
-    status, names = judged(tmp_path, evidence)
+    status, names = judged(tmp_path, small.changed(path, value))
     assert status == 1 and failed in names
 
 

@@ -143,6 +143,13 @@ def test_the_command_writes_what_is_selected(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "output").read_text()) == found
 
 
+def write_example(folder, environment, text):
+    """The Gym's example row of an environment."""
+    example = folder / f"resources_servers/{environment}/data/example.jsonl"
+    example.parent.mkdir(parents=True)
+    example.write_text(text)
+
+
 def write_rows(folder):
     paths = [f"--output={folder}/rows.jsonl", f"--gym-root={folder}"]
     command = [sys.executable, SCRIPT, *paths, *COMMAND]
@@ -150,12 +157,11 @@ def write_rows(folder):
 
 
 def test_an_example_row_keeps_its_system_turn_and_one_tool(tmp_path):
-    example = tmp_path / "resources_servers/workplace_assistant/data/example.jsonl"
-    example.parent.mkdir(parents=True)
     turns = [{"role": role, "content": role} for role in ("system", "user")]
     tools = [{"name": x, "parameters": {}} for x in ("a", "calendar_create_event")]
     params = {"input": turns, "tools": tools}
-    example.write_text(json.dumps({"responses_create_params": params, "id": 7}) + "\n")
+    row = {"responses_create_params": params, "id": 7}
+    write_example(tmp_path, "workplace_assistant", json.dumps(row) + "\n")
     assert write_rows(tmp_path).returncode == 0
     row = json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0])
     params = row["responses_create_params"]
@@ -165,10 +171,8 @@ def test_an_example_row_keeps_its_system_turn_and_one_tool(tmp_path):
 
 def test_every_row_has_what_the_gym_needs(tmp_path):
     example = {"name": "increment_counter", "parameters": {"properties": {}}}
-    path = tmp_path / "resources_servers/example_session_state_mgmt/data/example.jsonl"
-    path.parent.mkdir(parents=True)
-    params = {"input": [], "tools": [example]}
-    path.write_text(json.dumps({"responses_create_params": params}) + "\n")
+    row = {"responses_create_params": {"input": [], "tools": [example]}}
+    write_example(tmp_path, "example_session_state_mgmt", json.dumps(row) + "\n")
     assert write_rows(tmp_path).returncode == 0
     lines = (tmp_path / "rows.jsonl").read_text().splitlines()[:4]
     *workplace, counter = map(json.loads, lines)
@@ -193,8 +197,6 @@ def test_every_row_has_what_the_gym_needs(tmp_path):
 
 @pytest.mark.parametrize("text", ["{}", "[]", "{", ""])
 def test_a_malformed_example_row_is_one_line_and_status_2(tmp_path, text):
-    example = tmp_path / "resources_servers/workplace_assistant/data/example.jsonl"
-    example.parent.mkdir(parents=True)
-    example.write_text(text)
+    write_example(tmp_path, "workplace_assistant", text)
     done = write_rows(tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

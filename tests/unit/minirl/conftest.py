@@ -4,7 +4,6 @@
 
 import asyncio
 import functools
-import importlib.util
 import json
 import os
 import subprocess
@@ -94,19 +93,6 @@ def ray_session():
     )
     yield
     ray.shutdown()
-
-
-@pytest.fixture(scope="session")
-def load_harness():
-    """Loads a file of the harness by its path."""
-
-    def load(name):
-        spec = importlib.util.spec_from_file_location(name, HARNESS / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return load
 
 
 @pytest.fixture(scope="session")

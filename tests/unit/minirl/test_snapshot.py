@@ -16,6 +16,7 @@ from minirl.snapshot import (
     read_records,
     restore_snapshot,
 )
+from tools.runs import find_cuts
 
 SHORT, LONG, COUNTER = 0, 1, 2  # prompts: lists of 4 and 24 integers, a counter
 SENTINEL = "checkpoint recovery sentinel"
@@ -174,9 +175,8 @@ def test_every_rollout_has_one_record_of_each_kind(in_lists_run, kind):
     assert sorted(read_records(snapshot, kind)) == sorted(run.manager.episodes)
 
 
-def test_harness_finds_every_workplace_cut(in_lists_run, load_harness):
+def test_harness_finds_every_workplace_cut(in_lists_run):
     run, snapshot = in_lists_run
-    find_cuts = load_harness("_gym_prefix_recovery_snapshot").find_cuts
     cuts = {cut["gym_rollout_id"]: cut for cut in find_cuts(snapshot, 1)}
     assert len(cuts) == 4
     for rollout_id, cut in cuts.items():
@@ -188,14 +188,13 @@ def test_harness_finds_every_workplace_cut(in_lists_run, load_harness):
         assert (cut["target_step"], cut["gym_attempt"]) == (0, 0)
 
 
-def test_harness_finds_only_running_rollouts(late_snapshot, load_harness):
-    find_cuts = load_harness("_gym_prefix_recovery_snapshot").find_cuts
+def test_harness_finds_only_running_rollouts(late_snapshot):
     assert len(find_cuts(late_snapshot, 1)) == 2
 
 
-def test_harness_finds_no_cut_before_the_lists(make_run, tmp_path, load_harness):
+def test_harness_finds_no_cut_before_the_lists(make_run, tmp_path):
     _, early = interrupt(make_run, tmp_path, lambda run: run.engine.decoded_tokens > 20)
-    assert load_harness("_gym_prefix_recovery_snapshot").find_cuts(early, 1) == []
+    assert find_cuts(early, 1) == []
 
 
 def test_constrained_call_is_recorded_without_a_continuation(in_lists_run):
