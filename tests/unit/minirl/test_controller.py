@@ -435,7 +435,7 @@ def test_empty_bootstrap_folder_is_refused(set_up, tmp_path):
 def test_job_of_another_configuration_is_refused(set_up, tmp_path, mode):
     restore = f"rollout_checkpointing.restore_mode={mode}"
     set_up(tmp_path, restore)
-    with pytest.raises(ValueError, match="grpo.seed was 1234, is 1$"):
+    with pytest.raises(ValueError, match=r"grpo\.seed was 1234, is 1$"):
         set_up(tmp_path, restore, "grpo.seed=1")
     set_up(tmp_path, restore, "policy.optimizer.lr=1", FAST)
 
@@ -446,7 +446,7 @@ def test_snapshots_of_another_configuration_are_refused(in_memory, set_up, tmp_p
     set_up(tmp_path)
     snapshots = Path("checkpoints") / "bootstrap" / "rollout_snapshots"
     shutil.copytree(other / snapshots, tmp_path / snapshots)
-    with pytest.raises(ValueError, match="no snapshot fits: .*bootstrap_fingerprint"):
+    with pytest.raises(ValueError, match=r"no snapshot fits: .*bootstrap_fingerprint"):
         set_up(tmp_path)
 
 
