@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol
 
+CREATE_EVENT = "calendar_create_event"
 EVENT_COLUMNS = ["event_id", "event_name", "participant_email", "event_start"]
 EVENT_COLUMNS += ["duration"]
 SEED_EVENTS = [
@@ -69,7 +70,7 @@ class WorkplaceSession:
         self._events: list[list[Any]] = [list(event) for event in SEED_EVENTS]
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        if name != "calendar_create_event":
+        if name != CREATE_EVENT:
             return json.dumps({"error": f"{name}: unknown tool"})
         if reason := _refusal(arguments):
             return json.dumps({"error": f"{name}: {reason}"})
@@ -107,8 +108,18 @@ class WorkplaceSession:
         ]
 
     def reward(self) -> float:
+        """As the protocol says.
+
+        Raises:
+            ValueError: the data row asks for a tool that minirl lacks.
+        """
         wanted = WorkplaceSession({"ground_truth": []})
         for call in self._ground_truth:
+            if call["name"] != CREATE_EVENT:
+                found = call["name"]
+                raise ValueError(
+                    f"ground_truth: expected {CREATE_EVENT}, found {found}"
+                )
             wanted.call(call["name"], json.loads(call["arguments"]))
         return float(self._compared() == wanted._compared())
 

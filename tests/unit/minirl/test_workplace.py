@@ -146,6 +146,12 @@ def test_email_is_stored_in_lower_case(calendar):
     assert stored["participant_email"] == email
 
 
+def test_ground_truth_of_a_tool_that_minirl_lacks_is_refused():
+    truth = [{"name": "email_delete_email", "arguments": "{}"}]
+    with pytest.raises(ValueError, match=f"expected {TOOL}, found email_delete_email"):
+        WorkplaceSession({"ground_truth": truth}).reward()
+
+
 @pytest.mark.parametrize(
     "name, arguments",
     [("email_send", EVENT), (TOOL, {}), (TOOL, {**EVENT, "room": "1"})],
