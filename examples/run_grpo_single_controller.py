@@ -8,6 +8,7 @@ Exits 2 with one line when the configuration or the data cannot be used.
 """
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -16,8 +17,11 @@ import ray
 
 from minirl.config import load_config
 from minirl.controller import SingleControllerActor
+from minirl.log import set_up_logging
 from minirl.setup import setup_single_controller
 from minirl.tokenizer import Tokenizer
+
+logger = logging.getLogger("minirl.driver")
 
 
 def main() -> None:
@@ -25,13 +29,14 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True)
     args, overrides = parser.parse_known_args()
     try:
+        set_up_logging()
         master_config = load_config(args.config, overrides)
         tokenizer = Tokenizer.load(master_config.policy.tokenizer.name)
         actor_args, timing_metrics = setup_single_controller(master_config, tokenizer)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    print(f"setup took {timing_metrics['setup_s']:.1f} s", flush=True)
+    logger.info("setup took %.1f s", timing_metrics["setup_s"])
     os.environ["RAY_DEDUP_LOGS"] = "0"
     # TransferQueue sets torch back to the threads that it had when it was imported.
     os.environ["OMP_NUM_THREADS"] = "1"
