@@ -144,7 +144,8 @@ class Trainer:
         numbers = torch.stack([last[listed], integers[listed]], dim=-1)
         digits = numbers[..., None] // self.place_values % 10
         logits = self.digit_head(self.hidden[listed]).unflatten(-1, (2, 3, 10))
-        return F.cross_entropy(logits.flatten(0, 2), digits.flatten())
+        loss = F.cross_entropy(logits.flatten(0, 2), digits.flatten(), reduction="sum")
+        return loss / max(1, digits.numel())  # a batch may have no list
 
 
 def train(

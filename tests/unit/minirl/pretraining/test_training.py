@@ -12,6 +12,7 @@ from minirl.pretraining.episodes import (
     collate,
     random_episode,
     vocabulary,
+    without_list,
     workplace_episode,
 )
 from minirl.pretraining.muon import orthogonal
@@ -56,6 +57,11 @@ def test_training_step_at_rate_zero_changes_nothing():
     batch = [workplace_episode(TOKENIZER, EVENT, 3, event_id=0)]
     trainer = new_trainer()
     assert trainer.step(batch, rate=0.0) == trainer.step(batch, rate=0.0)
+
+
+def test_batch_without_a_list_has_a_loss():
+    batch = [without_list(workplace_episode(TOKENIZER, EVENT, 3, event_id=0))]
+    assert new_trainer().step(batch, rate=1.0) > 0
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (16, 48), (48, 16)])
