@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
+import json
 from dataclasses import replace
 
 import pytest
@@ -128,6 +129,19 @@ def test_missing_file_is_named(model, tmp_path, name):
     save_policy(model, tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"{name} is missing: a policy is"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [("model_type", "qwen2"), ("num_key_value_heads", 1), ("rope_theta", None)],
+)
+def test_configuration_of_another_kind_of_model_is_refused(model, tmp_path, key, value):
+    save_policy(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    changed = {name: x for name, x in {**config, key: value}.items() if x is not None}
+    (tmp_path / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(ValueError, match=f"config.json: {key}: expected"):
         load_policy(tmp_path)
 
 
