@@ -32,7 +32,7 @@ soak: .venv/ready  ## kill KILLS runs at random moments; none may raise an alarm
 	@$(BIN)/python tools/soak.py --kills $(KILLS) $(ARGS)
 
 pretrain: .venv/ready  ## train the policy's weights again
-	@$(BIN)/python -m minirl.pretrain $(ARGS)
+	@$(BIN)/python -m minirl.pretraining $(ARGS)
 
 install-into: ## copy the harness into DEST, a NeMo-RL checkout
 	@bash tools/install_into.sh "$(DEST)"

@@ -102,8 +102,7 @@ class Workload:
         command = [sys.executable, str(FUNCTIONAL / "_gym_prefix_recovery_workload.py")]
         command += ["--output", str(path), "--steps", str(self.steps)]
         command += ["--list-items", *map(str, self.lists)]
-        command += ["--max-output-tokens", str(self.max_tokens // 2)]
-        subprocess.run([*command, "--gym-root", os.devnull], check=True)
+        subprocess.run(command, check=True)
 
     def overrides(self, data: Path) -> list[str]:
         step = f"num_prompts_per_step={self.prompts}"

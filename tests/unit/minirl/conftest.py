@@ -102,7 +102,6 @@ def write_workload():
     def write(path, list_items, steps=1):
         script = HARNESS / "_gym_prefix_recovery_workload.py"
         command = [sys.executable, script, "--output", path, f"--steps={steps}"]
-        command += ["--max-output-tokens=320", f"--gym-root={path.parent / 'none'}"]
         command += ["--list-items", *map(str, list_items)]
         subprocess.run(command, check=True)
         return path
@@ -146,7 +145,7 @@ def shipped_policy():
 def random_policy(tokenizer):
     """A tiny untrained policy, whose samples are far from certain."""
     torch.manual_seed(0)
-    model = PolicyModel(ModelConfig(tokenizer.vocab_size, 128, layers=2))
+    model = PolicyModel(ModelConfig(tokenizer.vocab_size, 128, num_hidden_layers=2))
     for parameter in model.parameters():
         if parameter.ndim == 2:
             torch.nn.init.normal_(parameter, std=0.15)
