@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from ray import cloudpickle
-from safetensors.torch import load_file
 
 from minirl import controller as controller_module
 from minirl import setup
 from minirl.controller import SingleController
+from minirl.model import load_policy
 from minirl.setup import latest_checkpoint, setup_single_controller
 from minirl.snapshot import SnapshotWriter, published
 
@@ -87,7 +87,7 @@ def dump(folder, step, exp="exp_001"):
 
 
 def weights(folder, step):
-    return load_file(folder / "checkpoints" / f"step_{step}" / "model.safetensors")
+    return load_policy(folder / "checkpoints" / f"step_{step}").state_dict()
 
 
 def equal(left, right):
