@@ -68,24 +68,32 @@ def test_a_log_has_no_escape_codes(failing, run):
     assert "\x1b" not in run(failing)[1]
 
 
-def test_tokens_are_decoded_by_a_tokenizer_that_knows_them(failing, run, tmp_path):
-    Tokenizer([f"x{'y' * i}" for i in range(1, 60)]).save(tmp_path)
-    assert "99 'z'" not in (out := run(failing, "--tokenizer", tmp_path)[1])
-    assert f"99 {Tokenizer.load(tmp_path).decode([99])!r}" in out
+def with_token(folder, token):
+    """A failing run in which one row has a token that the other lacks."""
+
+    def change(row):
+        row["token_ids"][CUT_AT + 2] = token
+
+    return judged(folder, cut_rows(change))
+
+
+def test_tokens_are_decoded_by_a_tokenizer_that_knows_them(run, tmp_path):
+    Tokenizer.from_words([f"x{'y' * i}" for i in range(1, 60)]).save(tmp_path)
+    text = Tokenizer.load(tmp_path).decode([300])
+    assert text.startswith("xyy")
+    assert f"300 {text!r}" in run(with_token(tmp_path, 300), "--tokenizer", tmp_path)[1]
 
 
 def test_tokens_are_ids_where_the_default_tokenizer_lacks_some(tmp_path, run):
-    def large(row):
-        row["token_ids"][CUT_AT + 2] = 150000
-
-    _, out, _ = run(judged(tmp_path, cut_rows(large)))
+    _, out, _ = run(with_token(tmp_path, 150000))
     assert "150000" in out and "'" not in out.partition("token ")[2]
 
 
-def test_a_tokenizer_that_is_too_small_is_refused(failing, run, tmp_path):
-    Tokenizer([]).save(tmp_path)
-    status, _, error = run(failing, "--tokenizer", tmp_path)
-    assert status == 2 and "103 tokens, but the dump has token 1" in error
+def test_a_tokenizer_that_is_too_small_is_refused(run, tmp_path):
+    Tokenizer.from_words([]).save(tmp_path)
+    run_folder = with_token(tmp_path, 300)
+    status, _, error = run(run_folder, "--tokenizer", tmp_path)
+    assert status == 2 and "263 tokens, but the dump has token 300" in error
 
 
 def test_malformed_evidence_exits_2_with_one_line(tmp_path, run):
