@@ -142,7 +142,11 @@ def write(root: Path, evidence: Evidence) -> list[str]:
 def judge(arguments: list[str]) -> int:
     """The judge's exit status; what it prints goes to descriptors 1 and 2."""
     with mock.patch.object(sys, "argv", ["parity", *arguments]):
-        return parity.main()
+        try:
+            return parity.main()
+        except SystemExit as error:
+            assert isinstance(error.code, int)
+            return error.code
 
 
 def problems(root: Path) -> dict[str, list[str]]:
