@@ -189,7 +189,7 @@ def _row(record: Any, step: int, place: str) -> Row:
     is_name = re.fullmatch(r".+_g\d{1,9}", sample_id, re.DOTALL)
     _require(is_name, f"{place}: sample_id is {sample_id}, expected GROUP_gN")
     columns = {name: _column(record[name]) for name in record if name not in NAMES}
-    length = np.size(columns.get("token_ids", []))
+    length = len(columns.get("token_ids", []))
     trainer_floats = [name for name in TRAINER_FLOATS if name in columns]
     for name in [*PER_TOKEN, *trainer_floats]:
         _numbers(columns, name, length, place)
