@@ -11,6 +11,7 @@ starts while the driver imports torch, and the actors' workers import it side by
 """
 
 import argparse
+import logging
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,10 @@ from typing import Any
 import ray
 
 from minirl.config import load_config
+from minirl.log import set_up_logging
 from minirl.tokenizer import Tokenizer
 
+logger = logging.getLogger("minirl.driver")
 PRELOAD = "minirl.preload"
 ACTORS = 3  # the controller's and TransferQueue's two, each in a worker of its own
 
@@ -44,6 +47,7 @@ def main() -> None:
     # TransferQueue sets torch back to the threads that it had when it was imported.
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
+        set_up_logging()
         master_config = load_config(args.config, overrides)
         tokenizer = Tokenizer.load(master_config.policy.tokenizer.name)
         with ThreadPoolExecutor(1) as pool:
@@ -63,7 +67,7 @@ def main() -> None:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    print(f"setup took {timing_metrics['setup_s']:.1f} s", flush=True)
+    logger.info("setup took %.1f s", timing_metrics["setup_s"])
     gpus = int(actor_args.device == "cuda")
     actor = actor_class.options(num_gpus=gpus).remote(actor_args)
     ray.get(actor.run.remote())

@@ -29,11 +29,29 @@ class Optimizer:
 
 
 @dataclass
+class VllmCfg:
+    enforce_eager: bool = MISSING
+    logprobs_mode: str = MISSING
+
+
+@dataclass
+class CompilationConfig:
+    backend: str = MISSING
+
+
+@dataclass
+class VllmKwargs:
+    compilation_config: CompilationConfig = MISSING
+
+
+@dataclass
 class Generation:
     max_new_tokens: int = MISSING
     temperature: float = MISSING
     top_p: float = MISSING
     batch_invariant: bool = MISSING
+    vllm_cfg: VllmCfg = MISSING
+    vllm_kwargs: VllmKwargs = MISSING
 
 
 @dataclass
@@ -55,11 +73,18 @@ class LossFn:
 
 
 @dataclass
+class AdvEstimator:
+    name: str = MISSING
+    minus_baseline: bool = MISSING
+
+
+@dataclass
 class Grpo:
     seed: int = MISSING
     num_prompts_per_step: int = MISSING
     num_generations_per_prompt: int = MISSING
     max_num_steps: int = MISSING
+    adv_estimator: AdvEstimator = MISSING
 
 
 @dataclass
@@ -120,6 +145,7 @@ class Checkpointing:
     checkpoint_dir: str = MISSING
     metric_name: str | None = MISSING
     save_period: int = MISSING
+    keep_top_k: int | None = MISSING
     save_data_plane: bool = MISSING
 
 
@@ -223,6 +249,16 @@ def _limits(config: MasterConfig) -> list[tuple[str, Any, tuple[Any, ...]]]:
     return [
         ("policy.device", policy.device, ("auto", "cpu", "cuda")),
         ("policy.precision", policy.precision, ("float32", "bfloat16")),
+        (
+            "policy.generation.vllm_cfg.logprobs_mode",
+            policy.generation.vllm_cfg.logprobs_mode,
+            ("raw_logprobs",),
+        ),
+        (
+            "grpo.adv_estimator.name",
+            grpo.adv_estimator.name,
+            ("grpo", "reinforce_plus_plus"),
+        ),
         ("policy.train_global_batch_size", policy.train_global_batch_size, (batch,)),
         ("async_rl.sampler.name", sampler.name, ("in_order",)),
         (
@@ -256,6 +292,7 @@ def _limits(config: MasterConfig) -> list[tuple[str, Any, tuple[Any, ...]]]:
 
 def _positive(config: MasterConfig) -> dict[str, float]:
     policy, grpo, snapshots = config.policy, config.grpo, config.rollout_checkpointing
+    keep = config.checkpointing.keep_top_k
     return {
         "grpo.num_prompts_per_step": grpo.num_prompts_per_step,
         "grpo.num_generations_per_prompt": grpo.num_generations_per_prompt,
@@ -270,4 +307,5 @@ def _positive(config: MasterConfig) -> dict[str, float]:
         ),
         "rollout_checkpointing.keep_latest_k": snapshots.keep_latest_k,
         "checkpointing.save_period": config.checkpointing.save_period,
+        "checkpointing.keep_top_k": 1 if keep is None else keep,
     }

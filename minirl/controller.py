@@ -3,11 +3,10 @@
 """The single controller: one actor rolls out, snapshots, trains and checkpoints."""
 
 import asyncio
-import json
+import logging
 import os
-import shutil
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,20 @@ from typing import Any
 import ray
 import torch
 
+from minirl.advantages import grpo, reinforce_plus_plus
+from minirl.checkpoint import prune_checkpoints, save_trainer_checkpoint
 from minirl.data_plane import ROLLOUT_PARTITION
 from minirl.faults import plant
 from minirl.generation import GenerationEngine
+from minirl.log import set_up_logging
 from minirl.model import load_policy
-from minirl.policy import (
-    BatchMeta,
-    clipped_policy_gradient,
-    group_advantages,
-)
-from minirl.setup import ActorArgs
-from minirl.snapshot import (
-    SnapshotWriter,
-    gym_checkpoint,
-    published,
-    restore_snapshot,
-)
+from minirl.policy import BatchMeta, clipped_policy_gradient
+from minirl.setup import ActorArgs, snapshots_of_step
+from minirl.snapshot import SnapshotWriter, gym_checkpoint, restore_snapshot
+from minirl.snapshot_folder import prune_snapshots
 from minirl.train_data_dump import TrainDataDump, new_run_dir
+
+logger = logging.getLogger(__name__)
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -58,7 +54,9 @@ class SingleController:
         self._start()
         if self.config.faults.plant:
             plant(self.config.faults.plant, self)
-        restored = self._restore()
+        restored = self.args.snapshot is not None
+        if self.args.snapshot:
+            restore_snapshot(self.args.snapshot, self.rollouts)
         watchdog = asyncio.create_task(self._watch_for_stalls())
         decoding = asyncio.create_task(self.rollouts.engine.run())
         helpers = [watchdog, decoding]
@@ -109,18 +107,7 @@ class SingleController:
     @property
     def _snapshot_dir(self) -> Path:
         """Where snapshots go that are based on the steps trained so far."""
-        step = self.state.current_step
-        base = f"step_{step}" if step else "bootstrap"
-        return self.checkpoint_dir / base / "rollout_snapshots"
-
-    def _restore(self) -> bool:
-        """Take up the newest snapshot of the step to train, if there is one."""
-        if self.config.rollout_checkpointing.restore_mode == "none":
-            return False
-        snapshots = published(self._snapshot_dir)
-        if snapshots:
-            restore_snapshot(snapshots[-1], self.rollouts)
-        return bool(snapshots)
+        return snapshots_of_step(self.checkpoint_dir, self.state.current_step)
 
     # -- rollouts ------------------------------------------------------------------
 
@@ -131,7 +118,9 @@ class SingleController:
             await self._until_done(self.rollouts.run(), [snapshots])
         finally:
             snapshots.cancel()
-            await asyncio.gather(snapshots, return_exceptions=True)
+            await asyncio.wait([snapshots])
+        if not snapshots.cancelled():
+            snapshots.result()
 
     async def _snapshot_periodically(self) -> None:
         if not self.config.checkpointing.enabled:
@@ -146,7 +135,7 @@ class SingleController:
             files = writer.cut(self.state.current_step, self.state.trainer_version)
             self.snapshot_s += time.monotonic() - began
             self.snapshots += 1
-            await asyncio.to_thread(writer.publish, files)
+            await _to_end_of_thread(writer.publish, files)
 
     async def _watch_for_stalls(self) -> None:
         """Raise when neither a token nor a rollout nor a step is added for too long."""
@@ -201,13 +190,14 @@ class SingleController:
             self.dump.publish(step)
         self._save_checkpoint()
         reward = sum(row["reward"] for row in rows) / len(rows)
-        print(
-            f"train step {step}/{self.config.grpo.max_num_steps}\n"
+        logger.info(f"train step {step}/{self.config.grpo.max_num_steps}")
+        logger.info(
             f"loss {metrics['loss']:.6f}, gradient norm {metrics['grad_norm']:.4f},"
-            f" mean reward {reward:.3f}, {len(rows)} rows\n"
+            f" mean reward {reward:.3f}, {len(rows)} rows"
+        )
+        logger.info(
             f"so far {engine.decoded_tokens} tokens decoded in {engine.decode_s:.2f} s"
-            f" and {self.snapshots} snapshots cut in {self.snapshot_s:.2f} s",
-            flush=True,
+            f" and {self.snapshots} snapshots cut in {self.snapshot_s:.2f} s"
         )
 
     def _rows_to_train(self, tags: dict[str, dict[str, Any]]) -> list[str]:
@@ -224,7 +214,13 @@ class SingleController:
     ) -> None:
         """Put prev_logprobs and advantages, [L] a row, beside the rollouts' columns."""
         masks = self._fields(meta, ["token_loss_mask"])["token_loss_mask"]
-        values = self._advantages(rows)
+        tokens = [
+            mask.sum().item() * row["sample_loss_mask"]
+            for mask, row in zip(masks, rows, strict=True)
+        ]
+        values = self._advantages(
+            [row | {"trained": count} for row, count in zip(rows, tokens, strict=True)]
+        )
         columns = {
             "prev_logprobs": self.policy.get_logprobs_from_meta(meta),
             "advantages": [
@@ -235,30 +231,37 @@ class SingleController:
         self.dp_client.put_samples(meta.sample_ids, meta.partition_id, columns)
 
     def _advantages(self, rows: list[dict[str, Any]]) -> list[float]:
-        """Each row's advantage over its siblings; rows of a group are neighbours."""
-        rewards: dict[str, list[float]] = {}
-        for row in rows:
-            rewards.setdefault(row["group_id"], []).append(row["reward"])
-        return [x for group in rewards.values() for x in group_advantages(group)]
+        """Each row's advantage, from its tags and how many tokens it trains."""
+        estimator = self.config.grpo.adv_estimator
+        inputs = [(row["group_id"], row["reward"], row["trained"]) for row in rows]
+        if estimator.name == "grpo":
+            return grpo(inputs)
+        return reinforce_plus_plus(inputs, estimator.minus_baseline)
 
     def _save_checkpoint(self) -> None:
-        """Publish `step_<n>` by rename, when it is due."""
+        """Publish `step_<n>` when it is due; then older ones are not needed."""
         settings, step = self.config.checkpointing, self.state.current_step
         if not settings.enabled or step % settings.save_period:
             return
-        folder = self.checkpoint_dir / f"step_{step}"
-        partial = self.checkpoint_dir / f".step_{step}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        info = {"current_step": step, "trainer_version": self.state.trainer_version}
-        (partial / "training_info.json").write_text(json.dumps(info))
-        in_flight = json.dumps(gym_checkpoint(self.rollouts))
-        (partial / "gym_checkpoint.json").write_text(in_flight)
-        self.policy.save_checkpoint(partial)
-        if settings.save_data_plane:
-            self.dp_client.save_checkpoint(partial / "data_plane")
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        save_trainer_checkpoint(
+            self.checkpoint_dir / f"step_{step}",
+            {"current_step": step, "trainer_version": self.state.trainer_version},
+            gym_checkpoint(self.rollouts),
+            self.policy,
+            self.dp_client if settings.save_data_plane else None,
+        )
+        prune_snapshots(snapshots_of_step(self.checkpoint_dir, 0), keep=0)
+        prune_checkpoints(self.checkpoint_dir, settings.keep_top_k)
+
+
+async def _to_end_of_thread(work: Callable[[Any], Any], argument: Any) -> None:
+    """As `asyncio.to_thread`, but who is cancelled waits for the work to end."""
+    thread = asyncio.create_task(asyncio.to_thread(work, argument))
+    try:
+        await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await thread
+        raise
 
 
 @ray.remote(num_cpus=0)
@@ -266,6 +269,7 @@ class SingleControllerActor:
     """The controller as the one actor that a run's driver starts."""
 
     def __init__(self, actor_args: ActorArgs):
+        set_up_logging()
         self.controller = SingleController(actor_args)
 
     def run(self) -> None:

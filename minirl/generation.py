@@ -14,6 +14,7 @@ piece; a snapshot stages the newest piece of every running call and refers to th
 
 import asyncio
 import hashlib
+import logging
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from minirl.constraint import Constraint
 from minirl.data_plane import DataPlaneClient
 from minirl.decoding import Decoder
 from minirl.model import PolicyModel
+
+logger = logging.getLogger(__name__)
 
 MAX_PIECES = 4  # of a call; then they are staged anew as one
 
@@ -54,6 +57,7 @@ class Call:
     prompt_ids: list[int]
     max_tokens: int
     constraint: Constraint | None
+    attempt: int = 0  # of the rollout
     model_call_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     prefix: Prefix | None = None
     token_ids: list[int] = field(default_factory=list)
@@ -94,6 +98,15 @@ def _sha256(values: list[Any]) -> str:
 def prefix_digest(request: str, token_ids: list[int], logprobs: list[float]) -> str:
     """Names a request and everything generated for it so far, bit by bit."""
     return _sha256([request, *token_ids, *map(float.hex, logprobs)])
+
+
+def _names(call: Call, prefix: Prefix) -> str:
+    """The call and the one that it continues, as the log names them."""
+    return (
+        f"rollout_id={call.rollout_id}-a{call.attempt}"
+        f" model_call_id={call.model_call_id}"
+        f" source_model_call_id={prefix.model_call_id}"
+    )
 
 
 class GenerationEngine:
@@ -140,13 +153,10 @@ class GenerationEngine:
         self.stage([call])
         if call.prefix:
             prefix, total = len(call.prefix.token_ids), len(call.token_ids)
-            print(
-                f"generation prefix completed: rollout_id={call.rollout_id}"
-                f" model_call_id={call.model_call_id}"
-                f" source_model_call_id={call.prefix.model_call_id}"
+            logger.info(
+                f"generation prefix completed: {_names(call, call.prefix)}"
                 f" prefix_tokens={prefix} tail_tokens={total - prefix}"
-                f" total_generation_tokens={total}",
-                flush=True,
+                f" total_generation_tokens={total}"
             )
         return call
 
@@ -167,14 +177,11 @@ class GenerationEngine:
         call.logprobs = list(prefix.logprobs)
         call.first_weight_version = prefix.first_weight_version
         call.prefix = prefix
-        print(
-            f"generation prefix restored: rollout_id={call.rollout_id}"
-            f" model_call_id={call.model_call_id}"
-            f" source_model_call_id={prefix.model_call_id}"
+        logger.info(
+            f"generation prefix restored: {_names(call, prefix)}"
             f" prefix_tokens={len(prefix.token_ids)} prefix_digest={prefix.digest}"
             f" weight_version_span=[{call.first_weight_version},{self.weight_version}]"
-            f" prefix_ids_sha256={_sha256(call.token_ids)}",
-            flush=True,
+            f" prefix_ids_sha256={_sha256(call.token_ids)}"
         )
         self.stage([call])
         self.retire(prefix)

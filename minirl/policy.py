@@ -43,14 +43,6 @@ def clipped_policy_gradient(ratio_clip: float) -> LossFn:
     return loss_fn
 
 
-def group_advantages(rewards: list[float]) -> list[float]:
-    """Group-relative advantages (GRPO): (r - mean) / std, zeros if all are equal."""
-    values = torch.tensor(rewards, dtype=torch.float64)
-    centred = values - values.mean()
-    deviation = centred.square().mean().sqrt()
-    return (centred / (deviation + 1e-6)).tolist()
-
-
 class Policy:
     """The policy under training. Light until `load`, so that it travels to an actor."""
 

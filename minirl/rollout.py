@@ -116,6 +116,7 @@ class RolloutManager:
         self.groups: list[Group] = []
         self.episodes: dict[str, Episode] = {}
         self.finished = 0  # rollouts, over the whole run
+        self.mutation_version = 0  # how often the ledger has changed
 
     def load(self, engine: GenerationEngine, prompts: list[Prompt]) -> None:
         self.engine = engine
@@ -132,6 +133,7 @@ class RolloutManager:
                 for generation in range(grpo.num_generations_per_prompt)
             ]
             self.groups.append(Group(uuid.uuid4().hex, prompt_idx, step, siblings))
+            self.mutation_version += 1
 
     def completed_samples(self) -> list[str]:
         """The sample ids of the rows that the groups have in the data plane."""
@@ -205,7 +207,8 @@ class RolloutManager:
         )
         generation = episode.sibling.generation_index
         key = (episode.group.prompt_idx, generation, episode.turn)
-        call = Call(episode.rollout_id, key, prompt_ids, limit, constraint)
+        attempt = episode.sibling.current.gym_attempt
+        call = Call(episode.rollout_id, key, prompt_ids, limit, constraint, attempt)
         if episode.prefix:
             self.engine.continue_from(call, episode.prefix)
             episode.prefix = None
@@ -252,6 +255,7 @@ class RolloutManager:
         episode.sibling.current.status = "completed"
         del self.episodes[episode.rollout_id]
         self.finished += 1
+        self.mutation_version += 1
 
 
 def ledger_document(groups: list[Group]) -> dict[str, Any]:

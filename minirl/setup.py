@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from minirl.bootstrap import bootstrap_fingerprint, check_anchor, write_anchor
+from minirl.checkpoint import latest_checkpoint
 from minirl.config import MasterConfig
 from minirl.data_plane import DataPlaneClient
 from minirl.dataset import Prompt, load_prompts
@@ -19,6 +21,7 @@ from minirl.faults import fault_named
 from minirl.model import load_policy
 from minirl.policy import Policy
 from minirl.rollout import RolloutManager
+from minirl.snapshot_folder import select_snapshot
 from minirl.tokenizer import Tokenizer
 
 
@@ -41,15 +44,46 @@ class ActorArgs:
     rollout_manager: RolloutManager
     save_state: SaveState
     checkpoint: Path | None  # the trainer checkpoint to go on from
+    snapshot: Path | None  # the rollout snapshot to go on from
     tokenizer: Tokenizer
     device: str  # cpu or cuda
 
 
-def latest_checkpoint(checkpoint_dir: Path) -> Path | None:
-    """The newest complete trainer checkpoint, `step_<n>`, if there is one."""
-    complete = checkpoint_dir.glob("step_*/training_info.json")  # not snapshots alone
-    steps = [path.parent for path in complete if path.parent.name[5:].isdigit()]
-    return max(steps, key=lambda path: int(path.name[5:]), default=None)
+def snapshots_of_step(checkpoint_dir: Path, step: int) -> Path:
+    """Where snapshots are that are based on `step` trained steps."""
+    base = f"step_{step}" if step else "bootstrap"
+    return checkpoint_dir / base / "rollout_snapshots"
+
+
+def _find_restart(
+    config: MasterConfig,
+) -> tuple[SaveState, Path | None, Path | None]:
+    """Where a run goes on: its state, trainer checkpoint and rollout snapshot.
+
+    A folder that holds `bootstrap/` must be of this configuration; one that holds
+    neither that nor a checkpoint gets an anchor.
+    """
+    state, checkpoint, snapshot = SaveState(), None, None
+    checkpoint_dir = Path(config.checkpointing.checkpoint_dir)
+    if not config.checkpointing.enabled:
+        return state, checkpoint, snapshot
+    anchored = (checkpoint_dir / "bootstrap").exists()
+    if anchored:
+        check_anchor(checkpoint_dir, config)
+    if config.rollout_checkpointing.restore_mode == "latest":
+        checkpoint = latest_checkpoint(checkpoint_dir)
+        if checkpoint:
+            info = json.loads((checkpoint / "training_info.json").read_text())
+            state = SaveState(info["current_step"], info["trainer_version"])
+        snapshot = select_snapshot(
+            snapshots_of_step(checkpoint_dir, state.current_step),
+            bootstrap_fingerprint(config),
+            state.current_step,
+            state.trainer_version,
+        )
+    if not anchored and not checkpoint:
+        write_anchor(checkpoint_dir, config)
+    return state, checkpoint, snapshot
 
 
 def setup_single_controller(
@@ -59,8 +93,9 @@ def setup_single_controller(
 
     Raises:
         ValueError: a data row is not usable, a sequence limit does not fit the policy
-            or a prompt, or there is no such GPU or fault.
-        FileNotFoundError: the policy's weights are missing.
+            or a prompt, there is no such GPU or fault, or the checkpoint folder is
+            another configuration's.
+        FileNotFoundError: the policy's weights or the bootstrap anchor are missing.
     """
     started = time.monotonic()
     device = master_config.policy.device
@@ -85,12 +120,7 @@ def setup_single_controller(
                 f" no room in policy.max_total_sequence_length={length}"
             )
     dp_client = DataPlaneClient()
-    save_state, checkpoint = SaveState(), None
-    if master_config.rollout_checkpointing.restore_mode == "latest":
-        checkpoint = latest_checkpoint(Path(master_config.checkpointing.checkpoint_dir))
-    if checkpoint:
-        info = json.loads((checkpoint / "training_info.json").read_text())
-        save_state = SaveState(info["current_step"], info["trainer_version"])
+    save_state, checkpoint, snapshot = _find_restart(master_config)
     actor_args = ActorArgs(
         master_config,
         prompts,
@@ -99,6 +129,7 @@ def setup_single_controller(
         RolloutManager(master_config, tokenizer, dp_client),
         save_state,
         checkpoint,
+        snapshot,
         tokenizer,
         device,
     )

@@ -8,12 +8,13 @@ the data plane's native checkpoint, in which every staging key it refers to is p
 """
 
 import json
-import shutil
+import logging
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from minirl.bootstrap import SCHEMA_VERSION, bootstrap_fingerprint
 from minirl.data_plane import ROLLOUT_PARTITION
 from minirl.generation import Prefix, prefix_digest
 from minirl.rollout import (
@@ -24,6 +25,9 @@ from minirl.rollout import (
     ledger_document,
     load_ledger,
 )
+from minirl.snapshot_folder import prune_snapshots, published, remove_leftovers
+
+logger = logging.getLogger(__name__)
 
 
 def _episode_id(episode: Episode) -> dict[str, Any]:
@@ -44,10 +48,10 @@ def _cut(episode: Episode) -> dict[str, Any]:
     call, cuts = episode.call, []
     if call:
         continuation = {
-            "generation_token_count": len(call.token_ids),
+            "prefix_token_count": len(call.token_ids),
             "effective_output_limit": call.max_tokens,
             "staging_keys": list(call.staging_keys),
-            "digest": call.digest(),
+            "prefix_digest": call.digest(),
             "first_weight_version": call.first_weight_version,
             "terminal_finish_reason": None,
             "terminal_stop_reason": None,
@@ -114,11 +118,11 @@ class SnapshotWriter:
         self.keep_latest_k = keep_latest_k
         folder.mkdir(parents=True, exist_ok=True)
         numbers = [int(path.name.split("_")[1]) for path in published(folder)]
-        self._number = max(numbers, default=0)
+        self._next = max(numbers, default=0) + 1
 
     @property
     def _partial(self) -> Path:
-        return self.folder / ".snapshot.partial"
+        return self.folder / f"tmp_snapshot_{self._next:06d}"
 
     def cut(self, train_step: int, weight_version: int) -> dict[str, Any]:
         """Cut every running call that can be continued, at this moment.
@@ -128,12 +132,22 @@ class SnapshotWriter:
         """
         manager, engine = self.manager, self.manager.engine
         engine.stage([call for call in engine.running.values() if call.can_be_cut])
-        shutil.rmtree(self._partial, ignore_errors=True)
+        remove_leftovers(self.folder)
         self._partial.mkdir()
         manager.dp_client.save_checkpoint(self._partial / "data_plane")
-        versions = {"base_train_step": train_step, "trainer_version": weight_version}
+        begun = train_step * manager.config.grpo.num_prompts_per_step
+        manifest = {
+            "schema_version": SCHEMA_VERSION,
+            "base_train_step": train_step,
+            "trainer_version": weight_version,
+            "current_epoch": begun // len(manager.prompts),
+            "sampler_dispatch_index": begun + len(manager.groups),
+            "mutation_version": manager.mutation_version,
+            "rolled_back_train_group_count": 0,  # none is trained while rollouts run
+            "bootstrap_fingerprint": bootstrap_fingerprint(manager.config),
+        }
         return {
-            "manifest.json": versions,
+            "manifest.json": manifest,
             "gym_checkpoint.json": gym_checkpoint(manager),
             "rollout_recovery.pt": ledger_document(manager.groups),
             "replay_buffer_metadata.pt": {"sample_ids": manager.completed_samples()},
@@ -151,17 +165,11 @@ class SnapshotWriter:
                 path.write_text("".join(json.dumps(line) + "\n" for line in content))
             else:
                 path.write_text(json.dumps(content))
-        self._number += 1
-        snapshot = self.folder / f"snapshot_{self._number:06d}"
+        snapshot = self.folder / f"snapshot_{self._next:06d}"
         self._partial.rename(snapshot)
-        for old in published(self.folder)[: -self.keep_latest_k]:
-            shutil.rmtree(old)
+        self._next += 1
+        prune_snapshots(self.folder, self.keep_latest_k)
         return snapshot
-
-
-def published(folder: Path) -> list[Path]:
-    """The complete snapshots of a folder, oldest first."""
-    return sorted(folder.glob("snapshot_*"))
 
 
 def read_records(snapshot: Path, kind: str) -> dict[str, dict[str, Any]]:
@@ -185,11 +193,13 @@ def restore_snapshot(snapshot: Path, manager: RolloutManager) -> None:
         RuntimeError: the data plane lacks a row or a staging key that the snapshot
             refers to, or a cut does not have the digest that was recorded.
     """
-    print(f"Selected rollout recovery snapshot: {snapshot}", flush=True)
+    logger.info("Selected rollout recovery snapshot: %s", snapshot)
     engine, dp_client = manager.engine, manager.dp_client
     dp_client.load_checkpoint(snapshot / "data_plane")
     ledger = torch.load(snapshot / "rollout_recovery.pt", weights_only=True)
     manager.groups = load_ledger(ledger)
+    manifest = json.loads((snapshot / "manifest.json").read_text())
+    manager.mutation_version = manifest["mutation_version"] + 1
     live = {
         partition: set(dp_client.list_sample_ids(partition))
         for partition in (engine.partition, ROLLOUT_PARTITION)
@@ -201,7 +211,7 @@ def restore_snapshot(snapshot: Path, manager: RolloutManager) -> None:
     if missing:
         raise RuntimeError(f"{snapshot}: the data plane lacks {sorted(missing)[0]}")
     dp_client.clear_samples(sorted(live[engine.partition] - retained), engine.partition)
-    print("Native TQ checkpoint restored and validated", flush=True)
+    logger.info("Native TQ checkpoint restored and validated")
     agents = read_records(snapshot, "agent")
     models = read_records(snapshot, "model")
     resources = read_records(snapshot, "resources")
@@ -220,7 +230,7 @@ def restore_snapshot(snapshot: Path, manager: RolloutManager) -> None:
             episode.segments = [Segment(**segment) for segment in segments]
             episode.prefix = read_prefix(models[rollout_id], manager)
             sibling.current.gym_attempt += 1
-    print(f"Loaded {len(unfinished)} unfinished rollout group(s)", flush=True)
+    logger.info("Loaded %d unfinished rollout group(s)", len(unfinished))
 
 
 def restore_session(episode: Episode, record: dict[str, Any]) -> None:
@@ -234,7 +244,7 @@ def read_prefix(record: dict[str, Any], manager: RolloutManager) -> Prefix | Non
         if continuation := cut["continuation"]:
             keys, call = continuation["staging_keys"], cut["model_call_id"]
             token_ids, logprobs = manager.engine.read_staged(keys)
-            request, digest = cut["request_digest"], continuation["digest"]
+            request, digest = cut["request_digest"], continuation["prefix_digest"]
             if prefix_digest(request, token_ids, logprobs) != digest:
                 raise RuntimeError(f"call {call}: its staged prefix is not {digest}")
             version = continuation["first_weight_version"]

@@ -8,8 +8,10 @@ and the verifier compares the state it ends in with the one that the data row as
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Protocol
 
+CREATE_EVENT = "calendar_create_event"
 EVENT_COLUMNS = ["event_id", "event_name", "participant_email", "event_start"]
 EVENT_COLUMNS += ["duration"]
 SEED_EVENTS = [
@@ -35,20 +37,47 @@ class Session(Protocol):
         """1.0 if the session is in the state that its data row asks for, else 0.0."""
 
 
+def _refusal(event: dict[str, Any]) -> str | None:
+    """Why an event cannot be created, by the rules of NeMo-Gym's tool, or None.
+
+    Its start may be in any form that pandas reads; here it has to be ISO 8601.
+    """
+    for key in EVENT_COLUMNS[1:]:
+        if not event.get(key):
+            return f"{key} is missing or empty"
+    if len(event) > len(EVENT_COLUMNS) - 1:
+        return "unknown argument"
+    try:
+        datetime.fromisoformat(event["event_start"])
+    except (TypeError, ValueError):
+        return "event_start is no date and time"
+    try:
+        minutes = int(event["duration"])
+    except (TypeError, ValueError):
+        return "duration is no number of minutes"
+    if minutes <= 0:
+        return "duration is no positive number of minutes"
+    if not isinstance(event["participant_email"], str):
+        return "participant_email is no text"
+    return None
+
+
 class WorkplaceSession:
     """A calendar that starts with three events."""
 
     def __init__(self, row: dict[str, Any]):
         self._ground_truth = row["ground_truth"]
-        self._events = [list(event) for event in SEED_EVENTS]
+        self._events: list[list[Any]] = [list(event) for event in SEED_EVENTS]
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        wanted = EVENT_COLUMNS[1:]
-        if name != "calendar_create_event" or sorted(arguments) != sorted(wanted):
-            return json.dumps({"error": f"{name}: unknown tool or arguments"})
-        event_id = f"{len(self._events):08d}"
-        self._events.append([event_id, *(str(arguments[key]) for key in wanted)])
-        return json.dumps({"event_id": event_id}, separators=(",", ":"))
+        if name != CREATE_EVENT:
+            return json.dumps({"error": f"{name}: unknown tool"})
+        if reason := _refusal(arguments):
+            return json.dumps({"error": f"{name}: {reason}"})
+        event = arguments | {"event_id": f"{len(self._events):08d}"}
+        event["participant_email"] = event["participant_email"].lower()
+        self._events.append([event[column] for column in EVENT_COLUMNS])
+        return json.dumps({"event_id": event["event_id"]}, separators=(",", ":"))
 
     def state(self) -> dict[str, Any]:
         columns = [
@@ -67,12 +96,32 @@ class WorkplaceSession:
             for event in zip(*(values[name] for name in EVENT_COLUMNS), strict=True)
         ]
 
+    def _compared(self) -> list[list[str | None]]:
+        """The calendar as the verifier sees it: texts in lower case, and no others.
+
+        NeMo-Gym's lower-cases columns of a pandas frame, which leaves a gap for every
+        value that is no text, and two gaps are equal.
+        """
+        return [
+            [value.lower() if isinstance(value, str) else None for value in event]
+            for event in self._events
+        ]
+
     def reward(self) -> float:
+        """As the protocol says.
+
+        Raises:
+            ValueError: the data row asks for a tool that minirl lacks.
+        """
         wanted = WorkplaceSession({"ground_truth": []})
         for call in self._ground_truth:
+            if call["name"] != CREATE_EVENT:
+                found = call["name"]
+                raise ValueError(
+                    f"ground_truth: expected {CREATE_EVENT}, found {found}"
+                )
             wanted.call(call["name"], json.loads(call["arguments"]))
-        states = [json.dumps(session.state()) for session in (self, wanted)]
-        return float(states[0].lower() == states[1].lower())
+        return float(self._compared() == wanted._compared())
 
 
 class CounterSession:

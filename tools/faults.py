@@ -140,6 +140,8 @@ class Catalogue:
         checkpoints = folder / "checkpoints"
         copy = checkpoints / "bootstrap" / "rollout_snapshots" / snapshot.name
         shutil.copytree(snapshot, copy)
+        anchor = snapshot.parents[1] / "manifest.json"
+        shutil.copy(anchor, checkpoints / "bootstrap")
         (folder / "selection.json").write_text(json.dumps(self.selection))
         planted = [f"++faults.plant={fault.name}"] if fault else []
         job = self.workspace.start(folder, "restored", checkpoints, 600, planted)

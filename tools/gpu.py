@@ -85,7 +85,7 @@ def _figures(evidence: Path) -> dict[str, Any]:
     log = (evidence / "phase2.log").read_text()
     decoded = re.findall(r"so far (\d+) tokens decoded in ([\d.]+) s", log)[-1]
     cuts = json.loads((evidence / "selected-snapshot.json").read_text())["cuts"]
-    prefixes = sorted(cut["generation_token_count"] for cut in cuts)
+    prefixes = sorted(cut["prefix_token_count"] for cut in cuts)
     dumps = evidence.glob("phase2-logs/*/train_data_step*.jsonl")
     judged = subprocess.run(
         [sys.executable, "-c", MEASURE, evidence / "judge.sh"],

@@ -24,8 +24,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from minirl.setup import latest_checkpoint
-from minirl.snapshot import published, read_records
+from minirl.checkpoint import latest_checkpoint
+from minirl.snapshot import read_records
+from minirl.snapshot_folder import published
 from tools.faults import RUN_S, rows_of
 from tools.runs import (
     Evidence,
@@ -92,7 +93,7 @@ class Killed:
 
     def in_list(self, moment: Moment) -> bool:
         return any(
-            cut["continuation"]["generation_token_count"] >= moment.count
+            cut["continuation"]["prefix_token_count"] >= moment.count
             for record in self.newest(moment.step, "model")
             for cut in record["generation_cuts"]
             if cut["continuation"]
@@ -101,7 +102,7 @@ class Killed:
     def publishing(self, moment: Moment) -> bool:
         folder = self.snapshots(moment.step)
         there = int(names[-1].name[-6:]) if (names := published(folder)) else 0
-        return there >= moment.count and (folder / ".snapshot.partial").exists()
+        return there >= moment.count and any(folder.glob("tmp_snapshot_*"))
 
     def training(self, moment: Moment) -> bool:
         parts = f"train_data_step{moment.step}.jsonl.part-*"
@@ -148,6 +149,8 @@ def cuts_of(snapshot: Path) -> list[dict[str, Any]]:
             if continuation := cut["continuation"]:
                 owner = {"group_id": group_id, "generation_index": int(generation)}
                 call = {"model_call_id": cut["model_call_id"]}
+                call["gym_rollout_id"] = rollout_id
+                call["gym_attempt"] = record["episode_id"]["attempt"]
                 cuts.append(owner | call | continuation)
     found = {cut["model_call_id"] for cut in find_cuts(snapshot, 1)}
     if found and found != {cut["model_call_id"] for cut in cuts}:
@@ -190,7 +193,7 @@ def hit_by_kill(
         return "checkpoint"
     if [*dump.glob("train_data_step*.jsonl.part-*")]:
         return "train step"
-    if (origin / "rollout_snapshots" / ".snapshot.partial").exists():
+    if any((origin / "rollout_snapshots").glob("tmp_snapshot_*")):
         return "publication"
     if not newest:
         return "no snapshot yet"

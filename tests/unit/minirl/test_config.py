@@ -44,6 +44,12 @@ HARNESS_OVERRIDES = {
     "grpo.num_prompts_per_step=3": 3,
     "grpo.num_generations_per_prompt=2": 2,
     "grpo.max_num_steps=2": 2,
+    "++grpo.adv_estimator.name=reinforce_plus_plus": "reinforce_plus_plus",
+    "++grpo.adv_estimator.minus_baseline=false": False,
+    "checkpointing.keep_top_k=null": None,
+    "++policy.generation.vllm_cfg.logprobs_mode=raw_logprobs": "raw_logprobs",
+    "policy.generation.vllm_cfg.enforce_eager=false": False,
+    "++policy.generation.vllm_kwargs.compilation_config.backend=inductor": "inductor",
     "data.shuffle=false": False,
     "data.train.data_path=/some/train.jsonl": "/some/train.jsonl",
     "data.validation.data_path=/some/val.jsonl": "/some/val.jsonl",
@@ -68,6 +74,12 @@ def test_later_override_wins(make_config):
     assert make_config("grpo.seed=1", "grpo.seed=2").grpo.seed == 2
 
 
+def test_defaults_are_nemo_rls(make_config):
+    config = make_config()
+    assert config.checkpointing.keep_top_k == 3
+    assert config.grpo.adv_estimator.name == "grpo"
+
+
 def test_batch_limits_follow_the_number_of_prompts(make_config):
     config = make_config(prompts=2, generations=3)
     assert config.async_rl.max_inflight_prompts == 2
@@ -85,7 +97,19 @@ def refusal(make_config, *overrides):
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
-@pytest.mark.parametrize("key", ["grpo.sede", "async_rl.sampler.kind", "polcy"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "grpo.sede",
+        "async_rl.sampler.kind",
+        "polcy",
+        "grpo.adv_estimator.nam",
+        "checkpointing.keep_topk",
+        "policy.generation.vllm_cfg.gpu_memory_utilization",
+        "policy.generation.vllm_kwargs.seed",
+        "policy.generation.vllm_kwargs.compilation_config.mode",
+    ],
+)
 def test_unknown_key_is_refused_by_name(make_config, prefix, key):
     assert key.rpartition(".")[2] in refusal(make_config, f"{prefix}{key}=1")
 
@@ -126,6 +150,8 @@ def test_override_that_is_none_is_refused(make_config):
     [
         "policy.device=tpu",
         "policy.precision=float64",
+        "policy.generation.vllm_cfg.logprobs_mode=processed_logprobs",
+        "grpo.adv_estimator.name=gae",
         "policy.train_global_batch_size=7",
         "async_rl.sampler.name=shuffled",
         "async_rl.sampler.max_lookahead_versions=1",
@@ -159,6 +185,7 @@ def test_what_minirl_cannot_do_is_refused(make_config, override):
         "rollout_checkpointing.snapshot_attempt_interval_s",
         "rollout_checkpointing.keep_latest_k",
         "checkpointing.save_period",
+        "checkpointing.keep_top_k",
     ],
 )
 def test_zero_is_refused_where_a_quantity_is_needed(make_config, key):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from safetensors.torch import load_file
 
 from minirl import controller as controller_module
 from minirl import setup
+from minirl.bootstrap import write_anchor
+from minirl.checkpoint import latest_checkpoint
 from minirl.controller import SingleController
-from minirl.setup import latest_checkpoint, setup_single_controller
-from minirl.snapshot import SnapshotWriter, published
+from minirl.setup import setup_single_controller
+from minirl.snapshot import SnapshotWriter
+from minirl.snapshot_folder import published
 
 LISTS = [5, 6]
 COLUMNS = ["token_ids", "token_loss_mask", "advantages", "generation_logprobs"]
@@ -180,13 +184,31 @@ def test_trainer_checkpoint_names_its_step_and_refers_to_no_key(job, step):
     assert (folder / "data_plane").is_dir()
 
 
+@pytest.mark.parametrize("baseline, trained", [("false", 3), ("true", 0)])
+def test_reinforce_plus_plus_learns_from_prompts_that_differ_if_it_may(
+    in_memory, set_up, tmp_path, baseline, trained
+):
+    """A prompt's only generation has no sibling to differ from."""
+    overrides = [
+        "grpo.adv_estimator.name=reinforce_plus_plus",
+        f"grpo.adv_estimator.minus_baseline={baseline}",
+        "grpo.max_num_steps=1",
+    ]
+    run(set_up(tmp_path, *overrides, generations=1))
+    rows = dump(tmp_path, 1).values()
+    assert len({row["rewards"][0] for row in rows}) == 2
+    assert sum(any(row["advantages"][0]) for row in rows) == trained
+    total = sum(sum(row["advantages"][0]) for row in rows)
+    assert total == pytest.approx(0, abs=1e-4)
+
+
 # -- logs ----------------------------------------------------------------------------
 
 
-def test_train_steps_are_logged_with_their_maximum(in_memory, set_up, tmp_path, capsys):
+def test_train_steps_are_logged_with_their_maximum(in_memory, set_up, tmp_path, caplog):
+    caplog.set_level("INFO", "minirl")
     run(set_up(tmp_path, generations=1))
-    lines = capsys.readouterr().out.splitlines()
-    steps = [line for line in lines if line.startswith("train step")]
+    steps = [line for line in caplog.messages if line.startswith("train step")]
     assert steps == ["train step 1/2", "train step 2/2"]
 
 
@@ -248,11 +270,12 @@ def copy_checkpoint(job, folder, step):
 
 
 def test_job_killed_in_mid_decode_trains_the_rows_of_a_whole_one(
-    job, in_memory, set_up, tmp_path, capsys
+    job, in_memory, set_up, tmp_path, caplog
 ):
+    caplog.set_level("INFO", "minirl")
     run_until(set_up(tmp_path), snapshot_in_lists(step=0))
     run(set_up(tmp_path))
-    log = capsys.readouterr().out
+    log = caplog.text
     assert len(re.findall("generation prefix completed", log)) == 8
     for step in (1, 2):
         assert_same_rows(dump(tmp_path, step, exp="exp_002"), dump(job, step))
@@ -260,12 +283,13 @@ def test_job_killed_in_mid_decode_trains_the_rows_of_a_whole_one(
 
 
 def test_job_killed_in_its_second_step_goes_on_there(
-    job, in_memory, set_up, tmp_path, capsys
+    job, in_memory, set_up, tmp_path, caplog
 ):
+    caplog.set_level("INFO", "minirl")
     folder = copy_checkpoint(job, tmp_path / "killed", step=1)
     run_until(set_up(folder), snapshot_in_lists(step=1))
     run(set_up(folder))
-    log = capsys.readouterr().out
+    log = caplog.text
     assert len(re.findall("generation prefix completed", log)) == 8
     assert_same_rows(dump(folder, 2, exp="exp_002"), dump(job, 2))
     assert equal(weights(folder, 2), weights(job, 2))
@@ -296,10 +320,51 @@ def test_restore_mode_none_starts_anew(job, set_up, tmp_path):
 
 def test_snapshots_are_taken_while_rollouts_run_and_pruned(in_memory, set_up, tmp_path):
     keep = "rollout_checkpointing.keep_latest_k=2"
-    run(set_up(tmp_path, FAST, keep, "grpo.max_num_steps=1", generations=1))
-    bootstrap = tmp_path / "checkpoints" / "bootstrap" / "rollout_snapshots"
-    names = [path.name for path in published(bootstrap)]
+    run(set_up(tmp_path, FAST, keep, generations=1))
+    folder = tmp_path / "checkpoints" / "step_1" / "rollout_snapshots"
+    names = [path.name for path in published(folder)]
     assert len(names) == 2 and int(names[0].partition("_")[2]) > 2
+
+
+def test_first_checkpoint_ends_the_bootstrap_snapshots_but_not_their_anchor(
+    in_memory, set_up, tmp_path
+):
+    one = "grpo.max_num_steps=1"
+    job = run(set_up(tmp_path, FAST, one, generations=1))
+    bootstrap = tmp_path / "checkpoints" / "bootstrap"
+    assert job.snapshots > 2
+    assert not [*(bootstrap / "rollout_snapshots").iterdir()]
+    assert (bootstrap / "manifest.json").exists()
+    assert set_up(tmp_path, FAST, one, generations=1).save_state.current_step == 1
+
+
+def test_bootstrap_snapshots_stay_until_a_checkpoint_is_durable(
+    in_memory, set_up, tmp_path
+):
+    late = "checkpointing.save_period=5"
+    run(set_up(tmp_path, FAST, late, "grpo.max_num_steps=1", generations=1))
+    assert published(tmp_path / "checkpoints" / "bootstrap" / "rollout_snapshots")
+
+
+def test_snapshot_that_is_being_published_is_pruned_as_well(
+    in_memory, set_up, tmp_path, monkeypatch
+):
+    publish = SnapshotWriter.publish
+
+    def slowly(writer, files):
+        time.sleep(1)
+        return publish(writer, files)
+
+    monkeypatch.setattr(SnapshotWriter, "publish", slowly)
+    run(set_up(tmp_path, FAST, "grpo.max_num_steps=1", generations=1))
+    folder = tmp_path / "checkpoints" / "bootstrap" / "rollout_snapshots"
+    assert not [*folder.iterdir()]
+
+
+def test_older_checkpoints_are_pruned(in_memory, set_up, tmp_path):
+    run(set_up(tmp_path, "checkpointing.keep_top_k=1", generations=1))
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["bootstrap", "step_2"]
 
 
 def test_snapshots_of_a_later_step_name_the_step_they_are_based_on(
@@ -308,25 +373,87 @@ def test_snapshots_of_a_later_step_name_the_step_they_are_based_on(
     run(set_up(tmp_path, FAST, generations=1))
     folder = tmp_path / "checkpoints" / "step_1" / "rollout_snapshots"
     manifest = json.loads((published(folder)[-1] / "manifest.json").read_text())
-    assert manifest == {"base_train_step": 1, "trainer_version": 1}
+    assert manifest["base_train_step"] == manifest["trainer_version"] == 1
 
 
 def test_job_that_saves_every_second_step_can_be_started_again(
     in_memory, set_up, tmp_path
 ):
     saving = ["checkpointing.save_period=2", FAST]
-    second = "grpo.max_num_steps=3"
     run_until(
-        set_up(tmp_path, *saving, second, generations=1),
+        set_up(tmp_path, *saving, generations=1),
         lambda job: job.state.current_step == 1 and len(job.rollouts.episodes) == 3,
     )
-    assert set_up(tmp_path, *saving, generations=1).save_state.current_step == 0
+    args = set_up(tmp_path, *saving, generations=1)
+    assert args.save_state.current_step == 0 and args.snapshot
 
 
 def test_without_checkpointing_nothing_is_written(in_memory, set_up, tmp_path):
     off = ["checkpointing.enabled=false", "grpo.max_num_steps=1", FAST]
     run(set_up(tmp_path, *off, generations=1))
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_without_checkpointing_nothing_is_restored(set_up, tmp_path):
+    folder = tmp_path / "checkpoints"
+    write_anchor(folder, set_up(tmp_path / "other", "grpo.seed=1").master_config)
+    (folder / "step_1").mkdir()
+    (folder / "step_1" / "training_info.json").touch()
+    args = set_up(tmp_path, "checkpointing.enabled=false")
+    assert (args.checkpoint, args.snapshot) == (None, None)
+
+
+# -- the bootstrap anchor ------------------------------------------------------------
+
+
+def anchor(folder):
+    return folder / "checkpoints" / "bootstrap" / "manifest.json"
+
+
+def test_anchor_is_there_before_the_job_starts(set_up, tmp_path):
+    assert set_up(tmp_path).snapshot is None
+    assert anchor(tmp_path).exists()
+
+
+def test_job_without_its_anchor_is_refused(in_memory, set_up, tmp_path):
+    run_until(set_up(tmp_path), snapshot_in_lists(step=0))
+    kept = anchor(tmp_path).read_text()
+    anchor(tmp_path).unlink()
+    with pytest.raises(FileNotFoundError, match="the bootstrap manifest is missing"):
+        set_up(tmp_path)
+    anchor(tmp_path).write_text(kept)
+    assert set_up(tmp_path).snapshot
+
+
+def test_empty_bootstrap_folder_is_refused(set_up, tmp_path):
+    anchor(tmp_path).parent.mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="the bootstrap manifest is missing"):
+        set_up(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["latest", "none"])
+def test_job_of_another_configuration_is_refused(set_up, tmp_path, mode):
+    restore = f"rollout_checkpointing.restore_mode={mode}"
+    set_up(tmp_path, restore)
+    with pytest.raises(ValueError, match=r"grpo\.seed was 1234, is 1$"):
+        set_up(tmp_path, restore, "grpo.seed=1")
+    set_up(tmp_path, restore, "policy.optimizer.lr=1", FAST)
+
+
+def test_snapshots_of_another_configuration_are_refused(in_memory, set_up, tmp_path):
+    other = tmp_path / "other"
+    run_until(set_up(other, "grpo.seed=1"), snapshot_in_lists(step=0))
+    set_up(tmp_path)
+    snapshots = Path("checkpoints") / "bootstrap" / "rollout_snapshots"
+    shutil.copytree(other / snapshots, tmp_path / snapshots)
+    with pytest.raises(ValueError, match=r"no snapshot fits: .*bootstrap_fingerprint"):
+        set_up(tmp_path)
+
+
+def test_checkpoint_alone_needs_no_anchor(job, set_up, tmp_path):
+    folder = copy_checkpoint(job, tmp_path / "moved", step=1)
+    assert set_up(folder).save_state.current_step == 1
+    assert not anchor(folder).exists()
 
 
 # -- failures ------------------------------------------------------------------------
@@ -351,6 +478,21 @@ def test_snapshot_that_fails_ends_the_job(
     monkeypatch.setattr(SnapshotWriter, part, fail)
     with pytest.raises(OSError, match="disk full"):
         run(set_up(tmp_path, FAST, generations=1))
+
+
+def test_snapshot_that_fails_after_the_rollouts_ends_the_job(
+    in_memory, set_up, tmp_path, monkeypatch
+):
+    def fail(writer, files):
+        while writer.manager.finished < 3:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        raise OSError("disk full")
+
+    args = set_up(tmp_path, FAST, generations=1)
+    monkeypatch.setattr(SnapshotWriter, "publish", fail)
+    with pytest.raises(OSError, match="disk full"):
+        run(args)
 
 
 def test_train_step_that_fails_publishes_nothing(
@@ -400,34 +542,3 @@ def test_prompt_that_fills_the_sequence_is_refused_before_the_job_starts(
 ):
     with pytest.raises(ValueError, match="prompt 0"):
         set_up(tmp_path, "policy.max_total_sequence_length=60")
-
-
-# -- trainer checkpoints -------------------------------------------------------------
-
-
-def checkpoint(folder: Path, name: str) -> Path:
-    (folder / name).mkdir()
-    (folder / name / "training_info.json").write_text("{}")
-    return folder / name
-
-
-def test_latest_checkpoint_is_picked_by_number(tmp_path):
-    for name in ("step_9", "step_10", "step_2"):
-        checkpoint(tmp_path, name)
-    assert latest_checkpoint(tmp_path) == tmp_path / "step_10"
-
-
-def test_partial_and_other_folders_are_no_checkpoint(tmp_path):
-    for name in (".step_3.partial", "step_4.old", "bootstrap", "step_"):
-        checkpoint(tmp_path, name)
-    assert latest_checkpoint(tmp_path) is None
-
-
-def test_folder_with_snapshots_alone_is_no_checkpoint(tmp_path):
-    expected = checkpoint(tmp_path, "step_1")
-    (tmp_path / "step_2" / "rollout_snapshots").mkdir(parents=True)
-    assert latest_checkpoint(tmp_path) == expected
-
-
-def test_missing_folder_has_no_checkpoint(tmp_path):
-    assert latest_checkpoint(tmp_path / "none") is None

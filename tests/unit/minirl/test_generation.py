@@ -405,7 +405,8 @@ def test_digest_names_every_token_and_bit(prefix, data):
     assert prefix_digest("request", token_ids, logprobs) != digest
 
 
-def test_restored_prefix_is_logged(make_engine, capsys):
+def test_restored_prefix_is_logged(make_engine, caplog):
+    caplog.set_level("INFO", "minirl")
     engine = make_engine()
     prefix = cut(engine, 4)
     engine = make_engine(data_plane=engine.dp_client)
@@ -413,27 +414,29 @@ def test_restored_prefix_is_logged(make_engine, capsys):
     call = go_on(engine, prefix)
     joined = ",".join(map(str, prefix.token_ids))
     assert (
-        f"generation prefix restored: rollout_id=rollout-0"
+        f"generation prefix restored: rollout_id=rollout-0-a0"
         f" model_call_id={call.model_call_id}"
         f" source_model_call_id={prefix.model_call_id}"
         f" prefix_tokens=4 prefix_digest={prefix.digest} weight_version_span=[0,2]"
-        f" prefix_ids_sha256={hashlib.sha256(joined.encode()).hexdigest()}\n"
-    ) in capsys.readouterr().out
+        f" prefix_ids_sha256={hashlib.sha256(joined.encode()).hexdigest()}"
+    ) in caplog.messages
     assert re.fullmatch("[0-9a-f]{64}", prefix.digest)
 
 
-def test_completed_prefix_is_logged(make_engine, capsys):
+def test_completed_prefix_is_logged(make_engine, caplog):
+    caplog.set_level("INFO", "minirl")
     engine = make_engine()
     prefix = cut(engine, 4)
     call = go_on(make_engine(data_plane=engine.dp_client), prefix)
     assert (
-        f"generation prefix completed: rollout_id=rollout-0"
+        f"generation prefix completed: rollout_id=rollout-0-a0"
         f" model_call_id={call.model_call_id}"
         f" source_model_call_id={prefix.model_call_id}"
-        f" prefix_tokens=4 tail_tokens=6 total_generation_tokens=10\n"
-    ) in capsys.readouterr().out
+        f" prefix_tokens=4 tail_tokens=6 total_generation_tokens=10"
+    ) in caplog.messages
 
 
-def test_uninterrupted_call_logs_no_prefix(make_engine, capsys):
+def test_uninterrupted_call_logs_no_prefix(make_engine, caplog):
+    caplog.set_level("INFO", "minirl")
     run(make_engine(), [new_call()])
-    assert "prefix" not in capsys.readouterr().out
+    assert caplog.messages == []

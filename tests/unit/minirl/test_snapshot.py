@@ -9,13 +9,14 @@ from itertools import count
 import pytest
 import torch
 
+from minirl.bootstrap import bootstrap_fingerprint
 from minirl.snapshot import (
     SnapshotWriter,
     gym_checkpoint,
-    published,
     read_records,
     restore_snapshot,
 )
+from minirl.snapshot_folder import published
 from tools.runs import find_cuts
 
 SHORT, LONG, COUNTER = 0, 1, 2  # prompts: lists of 4 and 24 integers, a counter
@@ -138,12 +139,37 @@ def test_snapshot_has_the_documented_files(snapshot):
     assert "replay_buffer_metadata.pt" in found and (snapshot / "data_plane").is_dir()
 
 
-def test_manifest_names_step_and_version(make_run, tmp_path, snapshot):
-    manifest = json.loads((snapshot / "manifest.json").read_text())
-    assert manifest == {"base_train_step": 0, "trainer_version": 0}
-    path = write(SnapshotWriter(tmp_path, make_run().manager, 1), 4, 5)
+def test_manifest_says_what_the_snapshot_is_based_on(in_lists_run):
+    run, snapshot = in_lists_run
+    assert json.loads((snapshot / "manifest.json").read_text()) == {
+        "schema_version": 6,
+        "base_train_step": 0,
+        "trainer_version": 0,
+        "current_epoch": 0,
+        "sampler_dispatch_index": 3,
+        "mutation_version": 3,
+        "rolled_back_train_group_count": 0,
+        "bootstrap_fingerprint": bootstrap_fingerprint(run.manager.config),
+    }
+
+
+def test_manifest_of_a_later_step(make_run, tmp_path):
+    run = make_run()  # of three prompts, all of which each step takes
+    run.manager.begin_step(4)
+    path = write(SnapshotWriter(tmp_path, run.manager, 1), 4, 5)
     manifest = json.loads((path / "manifest.json").read_text())
-    assert manifest == {"base_train_step": 4, "trainer_version": 5}
+    assert (manifest["base_train_step"], manifest["trainer_version"]) == (4, 5)
+    assert manifest["current_epoch"] == 4 and manifest["sampler_dispatch_index"] == 15
+
+
+def test_ledger_versions_go_up_over_finished_rollouts_and_restarts(
+    restore, snapshot, late_snapshot, tmp_path
+):
+    def version(path):
+        return json.loads((path / "manifest.json").read_text())["mutation_version"]
+
+    again = write(SnapshotWriter(tmp_path, restore(late_snapshot).manager, 1))
+    assert version(snapshot) < version(late_snapshot) < version(again)
 
 
 def test_gym_checkpoint_lists_every_rollout_in_flight(in_lists_run):
@@ -182,10 +208,25 @@ def test_harness_finds_every_workplace_cut(in_lists_run):
     for rollout_id, cut in cuts.items():
         call = run.manager.episodes[rollout_id].call
         assert cut["model_call_id"] == call.model_call_id
-        assert cut["generation_token_count"] == len(call.token_ids)
-        assert cut["digest"] == call.digest()
+        assert cut["prefix_token_count"] == len(call.token_ids)
+        assert cut["prefix_digest"] == call.digest()
         assert cut["staging_keys"] == call.staging_keys
         assert (cut["target_step"], cut["gym_attempt"]) == (0, 0)
+
+
+def test_continuation_has_the_fields_of_the_newest_head(snapshot):
+    for record in read_records(snapshot, "model").values():
+        for cut in record["generation_cuts"]:
+            if cut["continuation"]:
+                assert sorted(cut["continuation"]) == [
+                    "effective_output_limit",
+                    "first_weight_version",  # minirl's own
+                    "prefix_digest",
+                    "prefix_token_count",
+                    "staging_keys",
+                    "terminal_finish_reason",
+                    "terminal_stop_reason",
+                ]
 
 
 def test_harness_finds_only_running_rollouts(late_snapshot):
@@ -279,14 +320,22 @@ def test_numbers_go_on_after_a_restart(make_run, tmp_path):
     assert published(tmp_path) == [first, second]
 
 
-def test_partial_left_by_a_crash_is_neither_published_nor_kept(make_run, tmp_path):
+def test_snapshot_is_named_tmp_while_it_is_written(make_run, tmp_path):
+    writer = SnapshotWriter(tmp_path, make_run().manager, 3)
+    files = writer.cut(0, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["tmp_snapshot_000001"]
+    assert writer.publish(files).name == "snapshot_000001"
+
+
+def test_what_a_crash_left_is_neither_published_nor_kept(make_run, tmp_path):
     writer = SnapshotWriter(tmp_path, make_run().manager, 3)
     writer.cut(0, 0)
     (partial,) = tmp_path.iterdir()
     (partial / "torn").touch()
+    (tmp_path / "trash_snapshot_000007").mkdir()
     assert published(tmp_path) == []
     path = write(SnapshotWriter(tmp_path, make_run().manager, 3))
-    assert not partial.exists() and not (path / "torn").exists()
+    assert [*tmp_path.iterdir()] == [path] and not (path / "torn").exists()
 
 
 def test_gym_checkpoint_between_steps_refers_to_nothing(whole_run):
@@ -438,21 +487,32 @@ def test_restored_ledger_is_the_one_that_was_saved(restore, in_lists_run):
     assert [g.target_step for g in restored] == [0, 0, 0]
 
 
-def test_restore_is_logged(restore, late_snapshot, capsys):
+def test_restore_is_logged(restore, late_snapshot, caplog):
+    caplog.set_level("INFO", "minirl")
     restore(late_snapshot)
-    assert capsys.readouterr().out.splitlines() == [
+    assert caplog.messages == [
         f"Selected rollout recovery snapshot: {late_snapshot}",
         "Native TQ checkpoint restored and validated",
         "Loaded 2 unfinished rollout group(s)",
     ]
 
 
-def test_every_cut_logs_that_it_is_restored_and_completed(restore, snapshot, capsys):
+def test_every_cut_logs_that_it_is_restored_and_completed(restore, snapshot, caplog):
+    caplog.set_level("INFO", "minirl")
     restore(snapshot).decode()
-    log = capsys.readouterr().out
+    log = caplog.text
     restored = re.findall(r"prefix restored: .*source_model_call_id=(\w+) prefix", log)
     completed = re.findall(r"prefix completed: .*source_model_call_id=(\w+) pre", log)
     assert len(set(restored)) == 4 and sorted(restored) == sorted(completed)
+
+
+@pytest.mark.parametrize("line", ["restored", "completed"])
+def test_log_names_the_rollout_and_its_attempt(restore, snapshot, caplog, line):
+    caplog.set_level("INFO", "minirl")
+    cuts = {f"{cut['gym_rollout_id']}-a1" for cut in find_cuts(snapshot, 1)}
+    restore(snapshot).decode()
+    named = re.findall(rf"generation prefix {line}: rollout_id=(\S+) ", caplog.text)
+    assert len(named) == 4 and {*named} == cuts
 
 
 class damaged:

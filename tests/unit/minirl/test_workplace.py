@@ -69,9 +69,87 @@ def test_event_added_twice_is_not_rewarded(calendar):
     assert calendar.reward() == 0.0
 
 
-def test_number_and_its_text_are_the_same_argument(calendar):
+def test_number_is_not_the_text_that_is_asked_for(calendar):
+    calendar.call(TOOL, {**EVENT, "duration": 30})
+    assert names(calendar)[-1] == EVENT["event_name"] and calendar.reward() == 0.0
+
+
+def test_numbers_are_a_gap_each_to_the_verifier():
+    truth = [{"name": TOOL, "arguments": json.dumps({**EVENT, "duration": 60})}]
+    calendar = WorkplaceSession({"ground_truth": truth})
     calendar.call(TOOL, {**EVENT, "duration": 30})
     assert calendar.reward() == 1.0
+
+
+@pytest.mark.parametrize("value", ["", None, 0])
+@pytest.mark.parametrize("key", EVENT)
+def test_empty_argument_is_refused_and_changes_nothing(calendar, key, value):
+    before = calendar.state()
+    result = json.loads(calendar.call(TOOL, {**EVENT, key: value}))
+    assert result == {"error": f"{TOOL}: {key} is missing or empty"}
+    assert calendar.state() == before
+
+
+def test_refused_call_beside_a_good_one_costs_no_reward(calendar):
+    calendar.call(TOOL, {**EVENT, "duration": ""})
+    calendar.call(TOOL, EVENT)
+    assert calendar.reward() == 1.0
+
+
+def test_call_that_is_refused_as_the_ground_truths_is_rewarded():
+    truth = [{"name": TOOL, "arguments": json.dumps({**EVENT, "duration": ""})}]
+    calendar = WorkplaceSession({"ground_truth": truth})
+    calendar.call(TOOL, {**EVENT, "event_name": None})
+    assert calendar.reward() == 1.0
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("event_start", "later"),
+        ("event_start", "2025-13-15 10:00:00"),
+        ("event_start", 7),
+        ("duration", "half an hour"),
+        ("duration", "30.5"),
+        ("duration", "-30"),
+        ("duration", "0"),
+        ("duration", [30]),
+        ("participant_email", 7),
+    ],
+)
+def test_argument_that_cannot_be_meant_is_refused(calendar, key, value):
+    before = calendar.state()
+    assert key in json.loads(calendar.call(TOOL, {**EVENT, key: value}))["error"]
+    assert calendar.state() == before
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("event_start", "2025-01-15"),
+        ("event_start", "2025-01-15T10:00"),
+        ("duration", " 45"),
+        ("event_name", " "),
+    ],
+)
+def test_unusual_argument_is_stored_as_it_is(calendar, key, value):
+    calendar.call(TOOL, {**EVENT, key: value})
+    columns = calendar.state()["calendar"]["_calendar_events"]["columns"]
+    assert {x["name"]: x["values"][-1] for x in columns}[key] == value
+
+
+def test_email_is_stored_in_lower_case(calendar):
+    email = EVENT["participant_email"]
+    calendar.call(TOOL, {**EVENT, "participant_email": email.upper()})
+    columns = calendar.state()["calendar"]["_calendar_events"]["columns"]
+    stored = {column["name"]: column["values"][-1] for column in columns}
+    assert stored["participant_email"] == email
+
+
+def test_ground_truth_of_a_tool_that_minirl_lacks_is_refused():
+    truth = [{"name": "email_delete_email", "arguments": "{}"}]
+    with pytest.raises(ValueError, match=f"expected {TOOL}, found email_delete_email"):
+        WorkplaceSession({"ground_truth": truth}).reward()
 
 
 @pytest.mark.parametrize(
