@@ -1,81 +1,164 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the prompts: per train step a Workplace group per list length and a counter."""
+"""Write the prompts of the prefix-recovery test, as data rows in NeMo-Gym's form.
+
+A train step has one Workplace prompt for each list length, whose list is cut in
+mid-decode, and one counter prompt, whose constrained call can only be restarted.
+"""
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-EVENT = {"event_name": "checkpoint recovery sentinel"}
-EVENT |= {"participant_email": "checkpoint-recovery@example.com"}
-EVENT |= {"event_start": "2025-01-15 10:00:00", "duration": "30"}
-WORKPLACE_PROMPT = (
-    'Call calendar_create_event once with event_name "{event_name}", participant_email'
-    ' "{participant_email}", event_start "{event_start}" and duration "{duration}".'
-    " After its result, write the integers from 1 to {items}, one per line, and nothing"
-    " else."
-)
-COUNTER_PROMPT = (
-    "Call increment_counter once with count 1 and checkpoint_proof set to the integers"
-    " from 0 to 63."
-)
-CREATE, COUNT = "calendar_create_event", "increment_counter"
-NATURAL, ONE = {"type": "integer", "minimum": 0}, {"type": "integer", "enum": [1]}
-PROOF = {"type": "array", "items": NATURAL, "minItems": 64, "maxItems": 64}
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    CREATE: {name: {"type": "string"} for name in EVENT},
-    COUNT: {"count": ONE, "checkpoint_proof": PROOF},
+Row = dict[str, Any]
+
+EVENT = {
+    "event_name": "checkpoint recovery sentinel",
+    "participant_email": "checkpoint-recovery@example.com",
+    "event_start": "2025-01-15 10:00:00",
+    "duration": "30",
 }
+OTHER_DURATION = "60"
+PROOF_ITEMS = 64
+
+# At length: a model of 1.7 B parameters counts to the end only if it is told all this.
+WORKPLACE_PROMPT = """\
+First call the tool calendar_create_event exactly once, with exactly these arguments:
+event_name: {event_name}
+participant_email: {participant_email}
+event_start: {event_start}
+duration: {duration}
+Do not call any other tool. After the result of the tool, write the integers from \
+{first} to {last} in increasing order. Write exactly one integer on each line, in \
+digits. Do not skip any integer. Do not write commas, an ellipsis, headings or any \
+other text. Stop after {last}."""
+COUNTER_PROMPT = """\
+Call the tool increment_counter exactly once, with exactly these arguments:
+count: {count}
+checkpoint_proof: the list of the integers from {first} to {last} in increasing order
+Do not skip any integer. Do not call any other tool."""
 
 
-def _row(args: Any, environment: str, agent: str, tool: str, prompt: str) -> Any:
-    """The Gym's example row, if any, with our prompt and one tool, which is forced."""
-    row: dict[str, Any] = {"responses_create_params": {"input": []}}
-    example = args.gym_root / "resources_servers" / environment / "data/example.jsonl"
-    if example.exists():
-        row = json.loads(example.read_text().splitlines()[0])
-    params = row["responses_create_params"]
-    schema: dict[str, Any] = {"type": "object", "additionalProperties": False}
-    schema |= {"properties": ARGUMENTS[tool], "required": [*ARGUMENTS[tool]]}
-    own = {"type": "function", "name": tool, "parameters": schema, "strict": True}
-    shipped = [x for x in params.get("tools", []) if x["name"] == tool]
-    params |= {
-        "input": [turn for turn in params["input"] if turn["role"] == "system"],
-        "tools": [shipped[0] if shipped and tool != COUNT else own],
-        "tool_choice": {"type": "function", "name": tool},
-        "parallel_tool_calls": False,
-        "max_output_tokens": args.max_output_tokens,
+def _function_tool(name: str, properties: Row) -> Row:
+    """A tool whose arguments have to fit the schema, all of them."""
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
     }
-    params["input"].append({"role": "user", "content": prompt})
-    names = {"environment_name": environment, "category": environment}
-    return row | names | {"task_source": f"{environment}_{agent}"}
+    return {"type": "function", "name": name, "parameters": schema, "strict": True}
 
 
-def build_rows(args: Any) -> list[dict[str, Any]]:
-    """The rows of one step; the second one's verifier expects another duration."""
+CREATE_EVENT = _function_tool(
+    "calendar_create_event", {name: {"type": "string"} for name in EVENT}
+)
+INCREMENT_COUNTER = _function_tool(
+    "increment_counter",
+    {
+        "count": {"type": "integer", "enum": [1]},
+        "checkpoint_proof": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0},
+            "minItems": PROOF_ITEMS,
+            "maxItems": PROOF_ITEMS,
+        },
+    },
+)
+
+
+def _example_row(gym_root: Path | None, environment: str) -> Row:
+    """The row that NeMo-Gym ships for an environment; an empty one without a Gym."""
+    if gym_root is None:
+        return {}
+    path = gym_root / "resources_servers" / environment / "data/example.jsonl"
+    try:
+        with path.open(encoding="utf-8") as lines:
+            row = json.loads(lines.readline())
+    except ValueError as error:
+        raise ValueError(f"{path}:1: expected a data row, as JSON: {error}") from error
+    return row
+
+
+def _data_row(example: Row, tool: Row, prompt: str, max_output_tokens: int) -> Row:
+    """The example with our prompt in place of its turns, and a call that is forced."""
+    params = example.get("responses_create_params", {})
+    row = example | {
+        "responses_create_params": params
+        | {
+            "input": [{"role": "user", "content": prompt}],
+            "tools": [tool],
+            "tool_choice": {"type": "function", "name": tool["name"]},
+            "parallel_tool_calls": False,
+            "max_output_tokens": max_output_tokens,
+        }
+    }
+    row.pop("agent_ref", None)  # it would compete with task_source
+    return row
+
+
+def _workplace_row(example: Row, items: int, expected_duration: str) -> Row:
+    shipped = example.get("responses_create_params", {}).get("tools", [])
+    tools = {tool["name"]: tool for tool in [CREATE_EVENT, *shipped]}
+    tool = tools[CREATE_EVENT["name"]]
+    prompt = WORKPLACE_PROMPT.format(**EVENT, first=1, last=items)
+    # An integer and its line end are at most 5 tokens; the rest is room for doubt.
+    row = _data_row(example, tool, prompt, max_output_tokens=6 * items + 256)
+    expected = json.dumps(EVENT | {"duration": expected_duration})
+    return row | {
+        "task_source": "workplace_assistant_checkpoint_test_agent",
+        "environment_name": "workplace_assistant",
+        "category": "workplace_assistant",
+        "ground_truth": [{"name": CREATE_EVENT["name"], "arguments": expected}],
+    }
+
+
+def _counter_row(example: Row) -> Row:
+    prompt = COUNTER_PROMPT.format(count=1, first=0, last=PROOF_ITEMS - 1)
+    row = _data_row(example, INCREMENT_COUNTER, prompt, max_output_tokens=512)
+    return row | {
+        "task_source": "example_session_state_mgmt_simple_agent",
+        "environment_name": "example_session_state_mgmt",
+        "category": "example_session_state_mgmt",
+        "initial_count": 3,
+        "expected_count": 4,
+    }
+
+
+def build_rows(list_items: list[int], gym_root: Path | None) -> list[Row]:
+    """The rows of one train step.
+
+    The second list's verifier expects another duration than its prompt asks for, so
+    that rewards are never all the same.
+
+    Raises OSError or ValueError if NeMo-Gym's example row can't be used.
+    """
+    example = _example_row(gym_root, "workplace_assistant")
     rows = []
-    for index, items in enumerate(args.list_items):
-        prompt = WORKPLACE_PROMPT.format(items=items, **EVENT)
-        row = _row(args, "workplace_assistant", "checkpoint_test_agent", CREATE, prompt)
-        expected = json.dumps(EVENT | {"duration": "60" if index == 1 else "30"})
-        rows.append(row | {"ground_truth": [{"name": CREATE, "arguments": expected}]})
-    counter = "example_session_state_mgmt", "simple_agent", COUNT, COUNTER_PROMPT
-    return [*rows, _row(args, *counter) | {"initial_count": 3, "expected_count": 4}]
+    for position, items in enumerate(list_items):
+        expected = OTHER_DURATION if position == 1 else EVENT["duration"]
+        rows.append(_workplace_row(example, items, expected))
+    counter_example = _example_row(gym_root, "example_session_state_mgmt")
+    return [*rows, _counter_row(counter_example)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    kinds = {"output": Path, "gym-root": Path, "steps": int, "max-output-tokens": int}
-    for name, kind in kinds.items():
-        parser.add_argument(f"--{name}", type=kind, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--list-items", type=int, nargs="+", required=True)
+    parser.add_argument("--gym-root", type=Path, help="NeMo-Gym's checkout, if any")
     args = parser.parse_args()
     try:
-        lines = [json.dumps(row) + "\n" for row in build_rows(args)]
-    except (LookupError, TypeError, ValueError) as error:
-        parser.exit(2, f"error: an example row in {args.gym_root}: {error!r}\n")
-    args.output.write_text("".join(lines * args.steps))
+        rows = build_rows(args.list_items, args.gym_root)
+        partial = args.output.with_suffix(".partial")
+        lines = [json.dumps(row) + "\n" for row in rows]
+        partial.write_text("".join(lines * args.steps), encoding="utf-8")
+        os.replace(partial, args.output)
+    except (OSError, ValueError) as error:
+        parser.exit(2, f"error: {error}\n")
 
 
 if __name__ == "__main__":
