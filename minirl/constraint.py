@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minirl.tokenizer import Tokenizer
+from minirl.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class Constraint:
         self._text = ""
 
     def _add_free(self, characters: str | None) -> None:
-        """Everything but a quote, a backslash and a newline; or some characters."""
+        """Printable ASCII but for quote and backslash; or some characters."""
         self._end_literal()
         allowed = np.zeros(self._tokenizer.vocab_size, dtype=bool)
-        for token_id in range(self._tokenizer.vocab_size):
-            text = self._tokenizer.decode([token_id])
+        for token_id, text in enumerate(self._tokenizer.texts):
             if characters is not None:
                 allowed[token_id] = text in characters
             else:
-                special = text.startswith("<|")
-                allowed[token_id] = not special and not set(text) & set('"\\\n')
+                plain = text.isascii() and text.isprintable()
+                special = text in SPECIAL_TOKENS
+                allowed[token_id] = plain and not special and not set(text) & set('"\\')
         self._pieces.append(Free(allowed, integer=characters is not None))
 
     def _add_value(self, name: str, schema: dict[str, Any]) -> None:

@@ -103,7 +103,9 @@ def setup_single_controller(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("policy.device=cuda: torch finds no GPU")
-    longest = load_policy(master_config.policy.model_name).config.max_position
+    longest = load_policy(
+        master_config.policy.model_name
+    ).config.max_position_embeddings
     length = master_config.policy.max_total_sequence_length
     if length > longest:
         raise ValueError(

@@ -115,12 +115,10 @@ class WorkplaceSession:
         """
         wanted = WorkplaceSession({"ground_truth": []})
         for call in self._ground_truth:
-            if call["name"] != CREATE_EVENT:
-                found = call["name"]
-                raise ValueError(
-                    f"ground_truth: expected {CREATE_EVENT}, found {found}"
-                )
-            wanted.call(call["name"], json.loads(call["arguments"]))
+            name = call["name"]
+            if name != CREATE_EVENT:
+                raise ValueError(f"ground_truth: expected {CREATE_EVENT}, found {name}")
+            wanted.call(name, json.loads(call["arguments"]))
         return float(self._compared() == wanted._compared())
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _gym_prefix_recovery_snapshot import find_cuts
+from _gym_prefix_recovery_snapshot import NotUsable, find_cuts
 
 from minirl.faults import FAULTS, Fault, fault_named
 from tools.prove.processes import RunError
@@ -85,7 +85,10 @@ def fits(snapshot: Path) -> list[dict[str, Any]]:
 
     Each has several staging keys, two are siblings, and some rollout has finished.
     """
-    cuts = find_cuts(snapshot, MIN_TOKENS)
+    try:
+        cuts = find_cuts(snapshot, MIN_TOKENS, min_groups=1)
+    except NotUsable:
+        return []
     groups = {cut["group_id"] for cut in cuts}
     if len(groups) == len(cuts) or min(len(cut["staging_keys"]) for cut in cuts) < 2:
         return []

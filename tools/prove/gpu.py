@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the parity test again and again on a GPU, and print what docs/gpu.md reports.
 
-    python tools/gpu.py [--repeat 5] [--jobs 5] [--only NAME ...] [--keep DIR]
+    python -m tools.prove gpu [--repeat 5] [--jobs 5] [--only NAME ...] [--keep DIR]
 
 Each run has a copy of the checkout of its own, so that several can share the GPU. The
 exit status is 1 if a run that must pass did not.
@@ -24,11 +24,9 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from tools import FUNCTIONAL
 
-from tools.harness import judge  # noqa: E402
-
+ROOT = FUNCTIONAL.parents[1]
 NAME = "grpo_async_gym_single_controller_prefix_recovery"
 LONG = {"LISTS": "40,120,180,240,300,360,450", "GENERATIONS": "8"}
 LONG |= {"MAX_TOKENS": "2368", "MIN_PREFIX": "64"}
@@ -159,7 +157,3 @@ def main() -> int:
     if not options.keep:
         shutil.rmtree(base)
     return int(unsound > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -101,7 +101,7 @@ def shipped_policy():
 def random_policy(tokenizer):
     """A tiny untrained policy, whose samples are far from certain."""
     torch.manual_seed(0)
-    model = PolicyModel(ModelConfig(tokenizer.vocab_size, 128, layers=2))
+    model = PolicyModel(ModelConfig(tokenizer.vocab_size, 128, num_hidden_layers=2))
     for parameter in model.parameters():
         if parameter.ndim == 2:
             torch.nn.init.normal_(parameter, std=0.15)

@@ -84,6 +84,13 @@ def test_same_configuration_is_accepted(anchored, make_config):
     check_anchor(anchored, make_config())
 
 
+def test_order_of_keys_does_not_matter(tmp_path, make_config):
+    key = "++env.nemo_gym.code_gen"
+    write_anchor(tmp_path, make_config(f"{key}={{a: 1, b: 2}}"))
+    check_anchor(tmp_path, make_config(f"{key}={{b: 2, a: 1}}"))
+    assert "code_gen.b" in refusal(tmp_path, make_config(f"{key}={{a: 1, b: 3}}"))
+
+
 @pytest.mark.parametrize("override", OPERATIONAL)
 def test_operational_setting_may_differ(anchored, make_config, override):
     check_anchor(anchored, make_config(override))

@@ -98,7 +98,7 @@ def test_prompt_has_the_forced_tool_and_the_limit(prompts):
         "calendar_create_event",
         "increment_counter",
     ]
-    assert {prompt.max_output_tokens for prompt in prompts} == {320}
+    assert [prompt.max_output_tokens for prompt in prompts] == [280, 400, 512]
 
 
 def test_agent_says_which_environment_runs_the_episode(prompts):
@@ -123,11 +123,6 @@ def test_schema_that_cannot_be_constrained_is_refused(refusal, prompt_rows):
     path = f"{TOOL}.parameters.properties.duration"
     text = refusal(changed(prompt_rows, WORKPLACE, path, {"type": "number"}))
     assert text.startswith("property duration: no constraint")
-
-
-def test_prompt_that_cannot_be_encoded_is_refused(refusal, prompt_rows):
-    path = f"{PARAMS}.input.0.content"
-    assert "'é'" in refusal(changed(prompt_rows, WORKPLACE, path, "café"))
 
 
 @pytest.mark.parametrize("limit", [0, -1, "many", 1.5])

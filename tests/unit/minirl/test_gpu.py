@@ -9,7 +9,7 @@ import torch
 from minirl.config import Generation
 from minirl.decoding import Decoder
 from minirl.model import load_policy
-from minirl.pretrain import SHIPPED_POLICY
+from minirl.pretraining.__main__ import SHIPPED_POLICY
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SLOTS, LENGTH = 64, 1024

@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from minirl.model import ModelConfig, PolicyModel, load_policy, save_policy
 torch.set_num_threads(1)
 
 VOCABULARY, LENGTH = 50, 24
-CONFIG = ModelConfig(VOCABULARY, max_position=LENGTH, layers=2, width=96, heads=3)
+CONFIG = ModelConfig(VOCABULARY, LENGTH, num_hidden_layers=2)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_what_an_earlier_call_left_in_the_cache_has_no_effect(model, stale):
 
 def test_failed_call_leaves_no_poison_in_the_cache(model):
     broken = random_model()
-    broken.embedding.weight[7] = torch.nan
+    broken.embed_tokens.weight[7] = torch.nan
     cache = broken.new_cache(1, LENGTH)
     assert decode(broken, torch.full((12,), 7), 1, cache=cache).isnan().all()
     sequence = tokens(5, 8)
@@ -97,7 +98,9 @@ def test_step_in_bfloat16_is_close_and_returns_float32(model):
 
 
 def test_cache_longer_than_the_model_is_refused(model):
-    with pytest.raises(ValueError, match="max_length 25 is over max_position 24"):
+    with pytest.raises(
+        ValueError, match="max_length 25 is over max_position_embeddings 24"
+    ):
         model.new_cache(1, LENGTH + 1)
 
 
@@ -129,8 +132,21 @@ def test_missing_file_is_named(model, tmp_path, name):
         load_policy(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "key, value",
+    [("model_type", "qwen2"), ("num_key_value_heads", 1), ("rope_theta", None)],
+)
+def test_configuration_of_another_kind_of_model_is_refused(model, tmp_path, key, value):
+    save_policy(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    changed = {name: x for name, x in {**config, key: value}.items() if x is not None}
+    (tmp_path / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(ValueError, match=f"config.json: {key}: expected"):
+        load_policy(tmp_path)
+
+
 def test_weights_of_another_size_are_refused(model, tmp_path):
-    save_policy(PolicyModel(replace(CONFIG, width=48)), tmp_path)
+    save_policy(PolicyModel(replace(CONFIG, hidden_size=64)), tmp_path)
     weights = (tmp_path / "model.safetensors").read_bytes()
     save_policy(model, tmp_path)
     (tmp_path / "model.safetensors").write_bytes(weights)

@@ -1,0 +1,2 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
+# SPDX-License-Identifier: Apache-2.0
