@@ -24,7 +24,7 @@ class Fault:
     check: str  # the check that must fail
     plant: Callable[[Controller], None]
     in_reference: bool  # it is in the uninterrupted run as well
-    shows_in_step: int  # the first train step whose rows or keys can tell
+    shows_in_step: int  # the train step that it takes to tell
     harmless_near_greedy: str  # why it changes nothing there; empty if it does
 
 
@@ -35,7 +35,7 @@ def fault(
     check: str,
     breaks: str,
     in_reference: bool = False,
-    shows_in_step: int = 2,
+    shows_in_step: int = 1,
     harmless_near_greedy: str = "",
 ) -> Any:
     """Register the decorated function, which plants the fault of its name."""

@@ -53,7 +53,11 @@ def _change_rows(
     wrap(controller.dp_client, "put_samples", around)
 
 
-@fault(ROWS, "a row is not cleared after its step, and is trained in the next as well")
+@fault(
+    ROWS,
+    "a row is not cleared after its step, and is trained in the next as well",
+    shows_in_step=2,
+)
 def row_trained_twice(controller: Controller) -> None:
     def around(clear_samples: Any, sample_ids: list[str], partition: str) -> None:
         first = partition == ROLLOUT_PARTITION and controller.state.current_step == 1
@@ -156,7 +160,11 @@ def cut_rows_masked(controller: Controller) -> None:
     _change_rows(controller, change)
 
 
-@fault(ROWS, "the groups of step 2 have the names of step 1's, so have their rows")
+@fault(
+    ROWS,
+    "the groups of step 2 have the names of step 1's, so have their rows",
+    shows_in_step=2,
+)
 def sample_ids_used_again(controller: Controller) -> None:
     manager = controller.rollouts
 
@@ -169,7 +177,7 @@ def sample_ids_used_again(controller: Controller) -> None:
     wrap(manager, "begin_step", around)
 
 
-@fault(REWARDS, "every advantage is 0 in both runs", in_reference=True)
+@fault(REWARDS, "every advantage is 0 in both runs", in_reference=True, shows_in_step=2)
 def advantages_zero(controller: Controller) -> None:
     wrap(controller, "_advantages", lambda advantages, rows: [0.0] * len(rows))
 
@@ -196,7 +204,7 @@ def trained_weights_lost(controller: Controller) -> None:
     wrap(controller.policy, "begin_train_step", around)
 
 
-@fault(LOGPROBS, "step 2 is generated with the weights of step 0")
+@fault(LOGPROBS, "step 2 is generated with the weights of step 0", shows_in_step=2)
 def generation_weights_stale(controller: Controller) -> None:
     def around(update_weights: Any, weights: Any, version: int) -> None:
         if version > 1:
@@ -259,7 +267,7 @@ def reward_of_another_session(controller: Controller) -> None:
 # -- the dump --------------------------------------------------------------------------
 
 
-@fault(ROWS, "the file of step 2 is not published")
+@fault(ROWS, "the file of step 2 is not published", shows_in_step=2)
 def dump_step_missing(controller: Controller) -> None:
     def around(publish: Any, step: int) -> None:
         if step != 2:

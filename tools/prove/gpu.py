@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import _gym_prefix_recovery_parity as parity
 import numpy as np
 
 from tools import FUNCTIONAL
@@ -41,6 +42,7 @@ began = time.monotonic()
 subprocess.run(["bash", sys.argv[1]])
 print(time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
+PLACE = re.compile(r"expected \w+, (in[^,;]*)")  # of a difference, in a problem's words
 RUNS: dict[str, tuple[dict[str, str], list[str], bool]] = {
     # name: settings, overrides, whether it must pass
     "float32": ({}, [], True),
@@ -95,8 +97,10 @@ def _figures(evidence: Path) -> dict[str, Any]:
     verdict = json.loads((evidence / "verdict.json").read_text())
     by_name = {check["name"]: check for check in verdict["checks"]}
     rows = by_name["rows match"]["problems"]
-    flips = [x["place"] for x in rows if "token_ids" in x.get("columns", ())]
-    first = [x["place"] for x in rows if x.get("step") == 1]  # at the same weights
+    places = [(x, PLACE.search(x)) for x in rows if ": token_ids[" in x]
+    flips = [place[1] for _, place in places if place]
+    # at the same weights
+    first = [place[1] for x, place in places if place and x.startswith("step 1,")]
     return {
         "phases": {what: int(seconds) for what, seconds in phases},
         "tokens_per_s": round(int(decoded[0]) / float(decoded[1])),
@@ -104,9 +108,9 @@ def _figures(evidence: Path) -> dict[str, Any]:
         "prefixes": [prefixes[0], statistics.median(prefixes), prefixes[-1]],
         "logprobs": by_name["generation log-probs agree"]["counts"],
         "failed": {
-            name: check["problems"][0]["message"]
+            name: check["problems"][0]
             for name, check in by_name.items()
-            if not check["passed"]
+            if check["problems"]
         },
         "rows_that_differ": len(rows),
         "flips": {"all steps": Counter(flips), "step 1": Counter(first)},
@@ -122,11 +126,14 @@ def _differences(evidence: Path) -> list[float]:
 
     Over the generated tokens of step 1, in rows whose tokens are equal.
     """
-    logs = (evidence / f"{name}-logs/exp_001" for name in ("reference", "phase2"))
-    reference, recovery = (judge._load_dump(run_dir, 1) for run_dir in logs)
+    runs = []
+    for name in ("reference", "phase2"):
+        path = evidence / f"{name}-logs/exp_001/train_data_step1.jsonl"
+        runs.append({row.identity: row.columns for row in parity._load_dump(path, 1)})
+    reference, recovery = runs
     gaps = []
     for identity in reference.keys() & recovery.keys():
-        a, b = (run[identity][0].columns for run in (reference, recovery))
+        a, b = reference[identity], recovery[identity]
         if np.array_equal(a["token_ids"], b["token_ids"]):
             generated = a["token_loss_mask"] > 0
             x, y = (row["generation_logprobs"][generated] for row in (a, b))

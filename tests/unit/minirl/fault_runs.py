@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -70,9 +71,10 @@ def join(child: int, log: Path) -> None:
 class FaultRuns:
     """A reference, a snapshot, and a restored run per fault, judged in its child."""
 
-    def __init__(self, folder: Path, workload: Workload):
+    def __init__(self, folder: Path, workload: Workload, faults: list[Fault | None]):
         self.folder = folder
         self.workload = workload
+        self.faults = faults  # in the order in which their results are wanted
         self.children: dict[str, int] = {}  # the restored runs, by their names
         self.data = folder / "rows.jsonl"
         rows = workload_rows.build_rows(list(workload.lists), None)
@@ -174,19 +176,29 @@ class FaultRuns:
 
     # -- in the test ---------------------------------------------------------------
 
-    def start(self, fault: Fault | None) -> None:
-        """Begin a restored run, unless it has begun already."""
+    def result(self, fault: Fault | None) -> str:
+        """What became of a restored run: see `tools.prove.faults.result_of`.
+
+        The next one runs beside it.
+        """
+        at = self.faults.index(fault)
+        for begun in self.faults[at : at + 2]:
+            self._start(begun)
+        folder = self.folder / (fault.name if fault else CONTROL)
+        join(self.children.pop(folder.name), folder / "log")
+        result = (folder / "result").read_text()
+        shutil.rmtree(folder)
+        return result
+
+    def _start(self, fault: Fault | None) -> None:
         name = fault.name if fault else CONTROL
         if name not in self.children:
             folder = self.folder / name
             work = functools.partial(self._restore, folder, fault)
             self.children[name] = fork(folder / "log", work)
 
-    def result(self, fault: Fault | None) -> str:
-        """What became of a restored run: see `tools.prove.faults.result_of`."""
-        self.start(fault)
-        folder = self.folder / (fault.name if fault else CONTROL)
-        join(self.children.pop(folder.name), folder / "log")
-        result = (folder / "result").read_text()
-        shutil.rmtree(folder)
-        return result
+    def close(self) -> None:
+        """End the runs whose results nobody wanted."""
+        for child in self.children.values():
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
