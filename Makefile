@@ -23,13 +23,13 @@ lint: .venv/ready
 	@$(BIN)/shellcheck --severity=warning tests/functional/*.sh tools/*.sh .ci/run
 
 bench: .venv/ready  ## the figures of docs/benchmarks.md
-	@$(BIN)/python tools/bench.py
+	@$(BIN)/python -m tools.prove bench $(ARGS)
 
 faults: .venv/ready  ## plant every fault; each must be caught by its check
-	@$(BIN)/python tools/faults.py $(ARGS)
+	@$(BIN)/python -m tools.prove faults $(ARGS)
 
 soak: .venv/ready  ## kill KILLS runs at random moments; none may raise an alarm
-	@$(BIN)/python tools/soak.py --kills $(KILLS) $(ARGS)
+	@$(BIN)/python -m tools.prove soak --kills $(KILLS) $(ARGS)
 
 pretrain: .venv/ready  ## train the policy's weights again
 	@$(BIN)/python -m minirl.pretraining $(ARGS)

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,6 @@ class SingleController:
             for task in helpers:
                 task.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
-            self.dp_client.close()
 
     async def _until_done(
         self, work: Coroutine[Any, Any, None], helpers: list[asyncio.Task[None]]
@@ -90,8 +90,10 @@ class SingleController:
         run_dir = new_run_dir(Path(self.config.logger.log_dir))
         if self.config.async_rl.log_full_train_data:
             self.dump = TrainDataDump(run_dir)
-        self.dp_client.start()
-        self.policy.load(torch.device(device), self.args.checkpoint)
+        with ThreadPoolExecutor(1) as pool:  # TransferQueue mostly waits as it starts
+            data_plane = pool.submit(self.dp_client.start)
+            self.policy.load(torch.device(device), self.args.checkpoint)
+            data_plane.result()
         end_id = self.args.tokenizer.end_id
         engine = GenerationEngine(self.config, self.dp_client, end_id)
         model = load_policy(policy.model_name, device, PRECISIONS[policy.precision])

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a run's driver builds for the controller's actor, checked before Ray starts.
+"""What a run's driver builds for the controller's actor, and checks before it starts.
 
 The parts travel pickled, and get hold of devices and of the data plane in the actor.
 """

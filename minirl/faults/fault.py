@@ -24,17 +24,33 @@ class Fault:
     check: str  # the check that must fail
     plant: Callable[[Controller], None]
     in_reference: bool  # it is in the uninterrupted run as well
+    shows_in_step: int  # the train step that it takes to tell
+    harmless_near_greedy: str  # why it changes nothing there; empty if it does
 
 
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(check: str, breaks: str, in_reference: bool = False) -> Any:
+def fault(
+    check: str,
+    breaks: str,
+    in_reference: bool = False,
+    shows_in_step: int = 1,
+    harmless_near_greedy: str = "",
+) -> Any:
     """Register the decorated function, which plants the fault of its name."""
 
     def register(plant: Callable[[Controller], None]) -> Any:
         name = plant.__name__
-        FAULTS[name] = Fault(name, breaks, check, plant, in_reference)
+        FAULTS[name] = Fault(
+            name,
+            breaks,
+            check,
+            plant,
+            in_reference,
+            shows_in_step,
+            harmless_near_greedy,
+        )
         return plant
 
     return register

@@ -114,6 +114,19 @@ def prefix_logprobs_zeroed(controller: Controller) -> None:
     _change_prefixes(lambda x: replace(x, logprobs=[0.0] * len(x.logprobs)))
 
 
+@fault(LOGPROBS, "the log-probs of one prefix are lost, the others are kept")
+def prefix_logprobs_lost_once(controller: Controller) -> None:
+    lost = set[str]()  # its call
+
+    def change(prefix: Prefix) -> Prefix:
+        if lost:
+            return prefix
+        lost.add(prefix.model_call_id)
+        return replace(prefix, logprobs=[0.0] * len(prefix.logprobs))
+
+    _change_prefixes(change)
+
+
 @fault(LOGPROBS, "the log-probs of each prefix are recomputed at other weights")
 def prefix_logprobs_recomputed(controller: Controller) -> None:
     policy = copy.copy(controller.policy)
@@ -140,7 +153,11 @@ def positions_shifted(controller: Controller) -> None:
     Call.position = property(position)  # type: ignore[assignment, method-assign]
 
 
-@fault(ROWS, "a tail is sampled as if it began the call: from the state of an RNG")
+@fault(
+    ROWS,
+    "a tail is sampled as if it began the call: from the state of an RNG",
+    harmless_near_greedy="the likeliest token is chosen, whatever was drawn",
+)
 def sampling_restarted(controller: Controller) -> None:
     def around(uniforms: Any, call: Call) -> np.ndarray:
         return np.roll(uniforms(call), len(call.token_ids))

@@ -16,7 +16,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from minirl import snapshot
 from minirl.data_plane import ROLLOUT_PARTITION
-from minirl.faults.fault import LOGPROBS, REWARDS, ROWS, Controller, fault, wrap
+from minirl.faults.fault import (
+    LOGPROBS,
+    PREFIXES,
+    REWARDS,
+    ROWS,
+    Controller,
+    fault,
+    wrap,
+)
 from minirl.generation import Call
 from minirl.rollout import Attempt, Episode, Group
 from minirl.train_data_dump import PER_TOKEN
@@ -45,7 +53,11 @@ def _change_rows(
     wrap(controller.dp_client, "put_samples", around)
 
 
-@fault(ROWS, "a row is not cleared after its step, and is trained in the next as well")
+@fault(
+    ROWS,
+    "a row is not cleared after its step, and is trained in the next as well",
+    shows_in_step=2,
+)
 def row_trained_twice(controller: Controller) -> None:
     def around(clear_samples: Any, sample_ids: list[str], partition: str) -> None:
         first = partition == ROLLOUT_PARTITION and controller.state.current_step == 1
@@ -86,7 +98,22 @@ def prompt_in_two_groups(controller: Controller) -> None:
     _change_ledger(change)
 
 
-@fault(ROWS, "a finished sibling runs again, and is trained in place of its kept row")
+@fault(PREFIXES, "an episode is taken up as the attempt after the next one")
+def attempt_skipped(controller: Controller) -> None:
+    def change(groups: list[Group]) -> Iterable[Group]:
+        for group in groups:
+            for sibling in group.siblings:
+                sibling.current.gym_attempt += sibling.current.status == "dispatched"
+        return groups
+
+    _change_ledger(change)
+
+
+@fault(
+    ROWS,
+    "a finished sibling runs again, and is trained in place of its kept row",
+    harmless_near_greedy="it generates the row again that was kept",
+)
 def finished_sibling_run_again(controller: Controller) -> None:
     again = set[str]()
 
@@ -124,6 +151,37 @@ def placeholder_row(controller: Controller) -> None:
     _change_rows(controller, change)
 
 
+@fault(ROWS, "the rows of a cut prompt are masked in both runs", in_reference=True)
+def cut_rows_masked(controller: Controller) -> None:
+    def change(fields: dict[str, Any], tags: dict[str, Any]) -> None:
+        if tags["prompt_idx"] == 0:  # the longest list, cut in every snapshot that fits
+            tags["sample_loss_mask"] = 0.0
+
+    _change_rows(controller, change)
+
+
+@fault(
+    ROWS,
+    "the groups of step 2 have the names of step 1's, so have their rows",
+    shows_in_step=2,
+)
+def sample_ids_used_again(controller: Controller) -> None:
+    manager = controller.rollouts
+
+    def around(begin_step: Any, step: int) -> None:
+        names = [group.group_id for group in manager.groups]
+        begin_step(step)
+        for group, name in zip(manager.groups, names, strict=False):
+            group.group_id = name
+
+    wrap(manager, "begin_step", around)
+
+
+@fault(REWARDS, "every advantage is 0 in both runs", in_reference=True, shows_in_step=2)
+def advantages_zero(controller: Controller) -> None:
+    wrap(controller, "_advantages", lambda advantages, rows: [0.0] * len(rows))
+
+
 @fault(ROWS, "a group's advantages are over all siblings but the last")
 def advantages_over_wrong_siblings(controller: Controller) -> None:
     def around(advantages: Any, rows: list[dict[str, Any]]) -> list[float]:
@@ -134,7 +192,7 @@ def advantages_over_wrong_siblings(controller: Controller) -> None:
     wrap(controller, "_advantages", around)
 
 
-@fault(ROWS, "step 2 is trained with the weights of step 0")
+@fault(ROWS, "step 2 is trained with the weights of step 0", shows_in_step=3)
 def trained_weights_lost(controller: Controller) -> None:
     start = copy.deepcopy(controller.policy.weights())
 
@@ -146,7 +204,7 @@ def trained_weights_lost(controller: Controller) -> None:
     wrap(controller.policy, "begin_train_step", around)
 
 
-@fault(LOGPROBS, "step 2 is generated with the weights of step 0")
+@fault(LOGPROBS, "step 2 is generated with the weights of step 0", shows_in_step=2)
 def generation_weights_stale(controller: Controller) -> None:
     def around(update_weights: Any, weights: Any, version: int) -> None:
         if version > 1:
@@ -155,7 +213,7 @@ def generation_weights_stale(controller: Controller) -> None:
     wrap(controller.rollouts.engine, "update_weights", around)
 
 
-@fault(ROWS, "the optimizer's state is lost after step 1")
+@fault(ROWS, "the optimizer's state is lost after step 1", shows_in_step=3)
 def optimizer_state_lost(controller: Controller) -> None:
     def around(begin_train_step: Any, *args: Any) -> None:
         controller.policy.optimizer.state.clear()
@@ -209,7 +267,7 @@ def reward_of_another_session(controller: Controller) -> None:
 # -- the dump --------------------------------------------------------------------------
 
 
-@fault(ROWS, "the file of step 2 is not published")
+@fault(ROWS, "the file of step 2 is not published", shows_in_step=2)
 def dump_step_missing(controller: Controller) -> None:
     def around(publish: Any, step: int) -> None:
         if step != 2:

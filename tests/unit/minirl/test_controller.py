@@ -112,7 +112,7 @@ def assert_same_rows(found, expected):
 def job(ray_session, set_up, tmp_path_factory):
     """The folder of a job of two steps that ran to its end."""
     folder = tmp_path_factory.mktemp("job")
-    run(set_up(folder))
+    run(set_up(folder)).dp_client.close()
     return folder
 
 

@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 import torch
+from _gym_prefix_recovery_snapshot import NotUsable, find_cuts
 
 from minirl.bootstrap import bootstrap_fingerprint
 from minirl.snapshot import (
@@ -17,7 +18,6 @@ from minirl.snapshot import (
     restore_snapshot,
 )
 from minirl.snapshot_folder import published
-from tools.runs import find_cuts
 
 SHORT, LONG, COUNTER = 0, 1, 2  # prompts: lists of 4 and 24 integers, a counter
 SENTINEL = "checkpoint recovery sentinel"
@@ -203,7 +203,7 @@ def test_every_rollout_has_one_record_of_each_kind(in_lists_run, kind):
 
 def test_harness_finds_every_workplace_cut(in_lists_run):
     run, snapshot = in_lists_run
-    cuts = {cut["gym_rollout_id"]: cut for cut in find_cuts(snapshot, 1)}
+    cuts = {cut["gym_rollout_id"]: cut for cut in find_cuts(snapshot, 1, 1)}
     assert len(cuts) == 4
     for rollout_id, cut in cuts.items():
         call = run.manager.episodes[rollout_id].call
@@ -230,12 +230,13 @@ def test_continuation_has_the_fields_of_the_newest_head(snapshot):
 
 
 def test_harness_finds_only_running_rollouts(late_snapshot):
-    assert len(find_cuts(late_snapshot, 1)) == 2
+    assert len(find_cuts(late_snapshot, 1, 1)) == 2
 
 
 def test_harness_finds_no_cut_before_the_lists(make_run, tmp_path):
     _, early = interrupt(make_run, tmp_path, lambda run: run.engine.decoded_tokens > 20)
-    assert find_cuts(early, 1) == []
+    with pytest.raises(NotUsable):
+        find_cuts(early, 1, 1)
 
 
 def test_constrained_call_is_recorded_without_a_continuation(in_lists_run):
@@ -509,7 +510,7 @@ def test_every_cut_logs_that_it_is_restored_and_completed(restore, snapshot, cap
 @pytest.mark.parametrize("line", ["restored", "completed"])
 def test_log_names_the_rollout_and_its_attempt(restore, snapshot, caplog, line):
     caplog.set_level("INFO", "minirl")
-    cuts = {f"{cut['gym_rollout_id']}-a1" for cut in find_cuts(snapshot, 1)}
+    cuts = {f"{cut['gym_rollout_id']}-a1" for cut in find_cuts(snapshot, 1, 1)}
     restore(snapshot).decode()
     named = re.findall(rf"generation prefix {line}: rollout_id=(\S+) ", caplog.text)
     assert len(named) == 4 and {*named} == cuts

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plant each fault of the catalogue into a restored run: the judge must see it.
 
-    python tools/faults.py [--quick] [--jobs N] [--keep DIR] [FAULT ...]
+    python -m tools.prove faults [--mode MODE] [--quick] [--jobs N] [FAULT ...]
 
-One reference run and one snapshot of a killed run are shared; first of all the snapshot
-is restored without a fault, which must pass. Exits 0 if every fault fails the check
-that is named for it, else 1, and 2 if there is nothing to judge.
+Once as minirl is run, and once near-greedy, as NeMo-RL is. One reference run and one
+snapshot of a killed run are shared; first of all the snapshot is restored without a
+fault, which must pass. Exits 0 if every fault fails the check that is named for it,
+else 1, and 2 if there is nothing to judge.
 """
 
 import argparse
@@ -15,25 +16,17 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _gym_prefix_recovery_snapshot import NotUsable, find_cuts
 
 from minirl.faults import FAULTS, Fault, fault_named
-from tools.runs import (
-    Evidence,
-    Job,
-    RunError,
-    Workload,
-    Workspace,
-    find_cuts,
-    judge,
-    print_table,
-)
+from tools.prove.processes import RunError
+from tools.prove.runs import Job, Workspace, print_table
+from tools.prove.workload import MODES, Evidence, judge
 
 QUICK = [
     "prefix_of_an_older_snapshot",
@@ -92,7 +85,10 @@ def fits(snapshot: Path) -> list[dict[str, Any]]:
 
     Each has several staging keys, two are siblings, and some rollout has finished.
     """
-    cuts = find_cuts(snapshot, MIN_TOKENS)
+    try:
+        cuts = find_cuts(snapshot, MIN_TOKENS, min_groups=1)
+    except NotUsable:
+        return []
     groups = {cut["group_id"] for cut in cuts}
     if len(groups) == len(cuts) or min(len(cut["staging_keys"]) for cut in cuts) < 2:
         return []
@@ -133,8 +129,8 @@ class Catalogue:
         self.reference.finish(RUN_S)
         self.reference_rows = rows_of(self.reference.dump)
 
-    def restore(self, fault: Fault | None) -> tuple[Job, list[dict[str, Any]]]:
-        """Restore the snapshot with the fault planted; the job and its verdict."""
+    def restore(self, fault: Fault | None) -> tuple[Job, list[str]]:
+        """Restore the snapshot with the fault planted; the job, and what failed."""
         folder = self.folder / (fault.name if fault else "control")
         snapshot = Path(self.selection["snapshot"])
         checkpoints = folder / "checkpoints"
@@ -144,29 +140,31 @@ class Catalogue:
         shutil.copy(anchor, checkpoints / "bootstrap")
         (folder / "selection.json").write_text(json.dumps(self.selection))
         planted = [f"++faults.plant={fault.name}"] if fault else []
-        job = self.workspace.start(folder, "restored", checkpoints, 600, planted)
+        start, reference = self.workspace.start, self.reference
+        if fault and fault.in_reference:
+            into = folder / "reference-checkpoints"
+            reference = start(folder, "reference", into, overrides=planted)
+            reference.finish(RUN_S)
+        job = start(folder, "restored", checkpoints, overrides=planted)
         job.finish(RUN_S)
         if fault and not job.logged(f"Planted fault: {fault.name}"):
             raise job.error("the fault was not planted")
         evidence = Evidence(
-            self.reference.log_dir,
+            reference.log_dir,
             job.log_dir,
             folder / "selection.json",
             job.log,
             job.staging_keys,
             checkpoints / "step_1",
         )
-        if fault and fault.in_reference:
-            evidence = replace(evidence, reference_log_dir=job.log_dir)
-        return job, judge(evidence, self.workspace.workload)
+        return job, list(judge(evidence, self.workspace.workload))
 
     def outcome(self, fault: Fault | None) -> Outcome:
         """Restore and judge; a run that breaks down has not been judged."""
         name, check = (fault.name, fault.check) if fault else (CONTROL, "")
         started = time.monotonic()
         try:
-            job, checks = self.restore(fault)
-            failed = [x["name"] for x in checks if not x["passed"]]
+            job, failed = self.restore(fault)
             same_rows = rows_of(job.dump) == self.reference_rows
             result = result_of(check, failed, same_rows)
         except RunError as error:
@@ -181,35 +179,45 @@ def run_catalogue(workspace: Workspace, faults: list[Fault]) -> Iterator[Outcome
     yield from workspace.side_by_side(catalogue.outcome, [None, *faults])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("faults", nargs="*", metavar="FAULT", default=[])
-    parser.add_argument("--quick", action="store_true", help="the most telling ones")
-    parser.add_argument("--jobs", type=int, default=3, help="runs side by side")
-    parser.add_argument("--keep", type=Path, help="copy all evidence here")
-    args = parser.parse_args()
-    names = args.faults or (QUICK if args.quick else list(FAULTS))
+def report(mode: str, faults: list[Fault], args: argparse.Namespace) -> bool:
+    """Run the faults in a mode, and print a table; whether all were caught."""
     started, outcomes = time.monotonic(), []
-    try:
-        faults = [fault_named(name) for name in names]
-        with Workspace(Workload(), args.jobs, args.keep) as workspace:
-            for outcome in run_catalogue(workspace, faults):
-                outcomes.append(outcome)
-                print(f"{outcome.name}: {outcome.result}", flush=True)
-    except (RunError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    harmless = [x for x in faults if mode == "near-greedy" and x.harmless_near_greedy]
+    planted = [x for x in faults if x not in harmless]
+    keep = args.keep and args.keep / mode
+    with Workspace(MODES[mode], args.jobs, keep) as workspace:
+        for outcome in run_catalogue(workspace, planted):
+            outcomes.append(outcome)
+            print(f"{outcome.name}: {outcome.result}", flush=True)
     rows = [
         [x.name, x.expected, ", ".join(x.failed), f"{x.seconds:.0f}", x.result[:40]]
         for x in outcomes
     ]
     columns = ["fault", "check expected", "checks that failed", "s", "result"]
-    print_table("The fault catalogue", columns, rows)
+    print_table(f"The fault catalogue, {mode}", columns, rows)
+    for fault in harmless:
+        print(f"not planted, {fault.name}: {fault.harmless_near_greedy}")
     good = [outcome.result in ("caught", "passed") for outcome in outcomes]
-    print(f"{sum(good[1:])} of {len(faults)} faults caught by the check named for them")
-    print(f"in {time.monotonic() - started:.0f} s")
+    caught = f"{sum(good[1:])} of {len(planted)} faults caught"
+    seconds = time.monotonic() - started
+    print(f"{mode}: {caught} by the check named for them, in {seconds:.0f} s")
+    return all(good)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("faults", nargs="*", metavar="FAULT", default=[])
+    parser.add_argument("--mode", choices=MODES, help="this one instead of each")
+    parser.add_argument("--quick", action="store_true", help="the most telling ones")
+    parser.add_argument("--jobs", type=int, default=3, help="runs side by side")
+    parser.add_argument("--keep", type=Path, help="copy all evidence here")
+    args = parser.parse_args()
+    names = args.faults or (QUICK if args.quick else list(FAULTS))
+    modes = [args.mode] if args.mode else list(MODES)
+    try:
+        faults = [fault_named(name) for name in names]
+        good = [report(mode, faults, args) for mode in modes]
+    except (RunError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return 0 if all(good) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

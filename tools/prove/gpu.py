@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the parity test again and again on a GPU, and print what docs/gpu.md reports.
 
-    python tools/gpu.py [--repeat 5] [--jobs 5] [--only NAME ...] [--keep DIR]
+    python -m tools.prove gpu [--repeat 5] [--jobs 5] [--only NAME ...] [--keep DIR]
 
 Each run has a copy of the checkout of its own, so that several can share the GPU. The
 exit status is 1 if a run that must pass did not.
@@ -22,13 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import _gym_prefix_recovery_parity as parity
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from tools import FUNCTIONAL
 
-from tools.harness import judge  # noqa: E402
-
+ROOT = FUNCTIONAL.parents[1]
 NAME = "grpo_async_gym_single_controller_prefix_recovery"
 LONG = {"LISTS": "40,120,180,240,300,360,450", "GENERATIONS": "8"}
 LONG |= {"MAX_TOKENS": "2368", "MIN_PREFIX": "64"}
@@ -43,6 +42,7 @@ began = time.monotonic()
 subprocess.run(["bash", sys.argv[1]])
 print(time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
+PLACE = re.compile(r"expected \w+, (in[^,;]*)")  # of a difference, in a problem's words
 RUNS: dict[str, tuple[dict[str, str], list[str], bool]] = {
     # name: settings, overrides, whether it must pass
     "float32": ({}, [], True),
@@ -97,8 +97,10 @@ def _figures(evidence: Path) -> dict[str, Any]:
     verdict = json.loads((evidence / "verdict.json").read_text())
     by_name = {check["name"]: check for check in verdict["checks"]}
     rows = by_name["rows match"]["problems"]
-    flips = [x["place"] for x in rows if "token_ids" in x.get("columns", ())]
-    first = [x["place"] for x in rows if x.get("step") == 1]  # at the same weights
+    places = [(x, PLACE.search(x)) for x in rows if ": token_ids[" in x]
+    flips = [place[1] for _, place in places if place]
+    # at the same weights
+    first = [place[1] for x, place in places if place and x.startswith("step 1,")]
     return {
         "phases": {what: int(seconds) for what, seconds in phases},
         "tokens_per_s": round(int(decoded[0]) / float(decoded[1])),
@@ -106,9 +108,9 @@ def _figures(evidence: Path) -> dict[str, Any]:
         "prefixes": [prefixes[0], statistics.median(prefixes), prefixes[-1]],
         "logprobs": by_name["generation log-probs agree"]["counts"],
         "failed": {
-            name: check["problems"][0]["message"]
+            name: check["problems"][0]
             for name, check in by_name.items()
-            if not check["passed"]
+            if check["problems"]
         },
         "rows_that_differ": len(rows),
         "flips": {"all steps": Counter(flips), "step 1": Counter(first)},
@@ -124,11 +126,14 @@ def _differences(evidence: Path) -> list[float]:
 
     Over the generated tokens of step 1, in rows whose tokens are equal.
     """
-    logs = (evidence / f"{name}-logs/exp_001" for name in ("reference", "phase2"))
-    reference, recovery = (judge._load_dump(run_dir, 1) for run_dir in logs)
+    runs = []
+    for name in ("reference", "phase2"):
+        path = evidence / f"{name}-logs/exp_001/train_data_step1.jsonl"
+        runs.append({row.identity: row.columns for row in parity._load_dump(path, 1)})
+    reference, recovery = runs
     gaps = []
     for identity in reference.keys() & recovery.keys():
-        a, b = (run[identity][0].columns for run in (reference, recovery))
+        a, b = reference[identity], recovery[identity]
         if np.array_equal(a["token_ids"], b["token_ids"]):
             generated = a["token_loss_mask"] > 0
             x, y = (row["generation_logprobs"][generated] for row in (a, b))
@@ -159,7 +164,3 @@ def main() -> int:
     if not options.keep:
         shutil.rmtree(base)
     return int(unsound > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

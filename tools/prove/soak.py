@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kill runs at random moments, restore each from what it left, and judge every one.
 
-    python tools/soak.py [--kills N] [--seed S] [--only N ...] [--jobs N] [--keep DIR]
+    python -m tools.prove soak [--kills N] [--seed S] [--only N ...] [--jobs N]
 
 A kill's moment follows from the seed and its number alone, so that `--only` repeats it.
 Exits 0 if every restored run trained what the uninterrupted one did, else 1.
@@ -22,23 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _gym_prefix_recovery_snapshot import NotUsable, find_cuts
 
 from minirl.checkpoint import latest_checkpoint
 from minirl.snapshot import read_records
 from minirl.snapshot_folder import published
-from tools.faults import RUN_S, rows_of
-from tools.runs import (
-    Evidence,
-    Job,
-    RunError,
-    Workload,
-    Workspace,
-    find_cuts,
-    judge,
-    print_table,
-    session_pids,
-)
+from tools.prove.faults import RUN_S, rows_of
+from tools.prove.processes import RunError, job_pids
+from tools.prove.runs import Job, Workspace, print_table
+from tools.prove.workload import Evidence, Workload, judge
 
 PREFIXES = "prefixes trained once"
 PREFIX = "generation prefix "  # in a line of the log for each that is continued
@@ -152,8 +144,11 @@ def cuts_of(snapshot: Path) -> list[dict[str, Any]]:
                 call["gym_rollout_id"] = rollout_id
                 call["gym_attempt"] = record["episode_id"]["attempt"]
                 cuts.append(owner | call | continuation)
-    found = {cut["model_call_id"] for cut in find_cuts(snapshot, 1)}
-    if found and found != {cut["model_call_id"] for cut in cuts}:
+    try:
+        found = {x["model_call_id"] for x in find_cuts(snapshot, 1, min_groups=1)}
+    except NotUsable:
+        return cuts
+    if found != {cut["model_call_id"] for cut in cuts}:
         raise RunError(f"{snapshot}: the harness finds other cuts than there are")
     return cuts
 
@@ -241,7 +236,7 @@ class Soak:
             job = self.workspace.start(folder, "killed", checkpoints, 0.05)
             seen, condition = Killed(job, checkpoints), KINDS[when.kind][0]
             job.wait_until("the run begins", job.dump.exists, RUN_S)
-            pids = session_pids(job.process.pid)  # so that the kill is quick
+            pids = job_pids(job.ray_dir)  # so that the kill is quick
             job.wait_until(
                 str(when), lambda: condition(seen, when) or seen.trained(when), RUN_S
             )
@@ -278,7 +273,7 @@ class Soak:
         return " + ".join(parts + ["a snapshot"] * bool(snapshot)) or "nothing"
 
     def _left(self, job: Job) -> list[str]:
-        pids = self.workspace.leftovers(job)
+        pids = job_pids(job.ray_dir)
         return [f"{job.name} left process {pid}" for pid in pids]
 
     def _judge(
@@ -304,11 +299,10 @@ class Soak:
             probe,
             successor,
         )
-        for check in judge(evidence, self.workspace.workload):
-            found = [problem["message"] for problem in check["problems"]]
-            if check["name"] == PREFIXES and not cuts and not restored.logged(PREFIX):
+        for check, found in judge(evidence, self.workspace.workload).items():
+            if check == PREFIXES and not cuts and not restored.logged(PREFIX):
                 found = found[1:]  # the one problem is then that nothing was cut
-            problems += [f"{check['name']}: {message}" for message in found[:3]]
+            problems += [f"{check}: {message}" for message in found[:3]]
         return problems
 
 
@@ -347,7 +341,3 @@ def main() -> int:
     print(f"{len(failed)} failed", *failed, end=", ")
     print(f"in {time.monotonic() - started:.0f} s")
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
