@@ -83,10 +83,10 @@ def read_verdict(path: Path) -> Evidence:
         OSError: a file is missing.
     """
     document = parity._parse_json(path.read_bytes(), str(path))
-    evidence = Evidence([
-        _check(entry, f"{path}: checks[{number}]")
-        for number, entry in enumerate(parity._field(document, "checks", list, str(path)))
-    ])  # fmt: skip
+    entries = parity._field(document, "checks", list, str(path))
+    evidence = Evidence(
+        [_check(x, f"{path}: checks[{n}]") for n, x in enumerate(entries)]
+    )
     options = parity._field(document, "evidence", dict, str(path))
     place = f"{path}: evidence"
 

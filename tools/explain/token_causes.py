@@ -71,9 +71,11 @@ def ends_elsewhere(pair: Pair) -> str | None:
     n = min(len(a), len(b))
     if len(a) == len(b) or pair.differs("token_ids")[:n].any():
         return None
+    if not pair.was_cut:
+        return "the row ends elsewhere: another output limit or stop condition"
     if len(b) > len(a):
         return "the tail runs on past the call's end: the stop condition was lost"
-    if pair.was_cut and len(b) == pair.cut_at:
+    if len(b) == pair.cut_at:
         return "the call ended with its prefix: it was not continued at all"
     return "the tail stops early: the prefix counted twice against the output limit"
 
