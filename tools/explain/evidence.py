@@ -58,6 +58,14 @@ class Evidence:
         a, b = (self.times[run] for run in RUNS)
         return {identity: (a[identity], b[identity]) for identity in sorted(a | b)}
 
+    def settle(self, different: set[Identity], noisy: set[Identity]) -> None:
+        """Which rows differ by a failed check; the noisy ones if log-probs failed."""
+        self.differing = different
+        if LOGPROBS in self.failing():
+            self.differing = different | noisy
+            for identity in noisy & self.pairs.keys():
+                self.pairs[identity].logprobs_fail = True
+
     def suspects(self) -> dict[Identity, Pair]:
         """The differing rows of the first step that has some: later ones follow."""
         found = sorted(self.differing & self.pairs.keys())
@@ -121,11 +129,10 @@ def read_verdict(path: Path) -> Evidence:
     plan = [number(x) for x in ("steps", "prompts_per_step", "generations_per_prompt")]
     evidence.planned_rows = int(plan[0] * plan[1] * plan[2])
     thresholds = number("min_identical_logprobs"), number("max_logprob_difference")
-    dumps = [parity._find_dumps(located(f"{run}_log_dir")) for run in RUNS]
-    found = _load_rows(evidence, *dumps, thresholds)
-    evidence.differing = found.different | found.unfit
-    if LOGPROBS in evidence.failing():
-        evidence.differing |= found.noisy
+    reference, recovery = (located(f"{run}_log_dir") for run in RUNS)
+    dumps = parity._find_dumps(reference), parity._find_dumps(recovery)
+    found = _load_rows(evidence, dumps, thresholds)
+    evidence.settle(found.different | found.unfit, found.noisy)
     return evidence
 
 
@@ -142,10 +149,10 @@ def compare(reference: Path, other: Path, thresholds: tuple[float, float]) -> Ev
             runs have no train step in common.
     """
     evidence = Evidence()
-    dumps = [parity._find_dumps(log_dir) for log_dir in (reference, other)]
+    dumps = parity._find_dumps(reference), parity._find_dumps(other)
     if not dumps[0].keys() & dumps[1].keys():
         raise EvidenceError(f"{reference}, {other}: no train step in common")
-    found = _load_rows(evidence, *dumps, thresholds)
+    found = _load_rows(evidence, dumps, thresholds)
     problems = [
         f"{identity} is trained {m} times in the other run, {n} in the reference"
         for identity, (n, m) in evidence.how_often().items()
@@ -156,9 +163,7 @@ def compare(reference: Path, other: Path, thresholds: tuple[float, float]) -> Ev
         parity.Check("rows match", counts, problems + sorted(found.differences)),
         parity.assert_generation_logprobs_agree(found.agreements, *thresholds),
     ]
-    evidence.differing = found.different
-    if LOGPROBS in evidence.failing():
-        evidence.differing |= found.noisy
+    evidence.settle(found.different, found.noisy)
     return evidence
 
 
@@ -190,15 +195,13 @@ def _instances(selection: Path) -> dict[str, str]:
 
 def _load_rows(
     evidence: Evidence,
-    reference_dumps: dict[int, Path],
-    recovery_dumps: dict[int, Path],
+    dumps: tuple[dict[int, Path], dict[int, Path]],
     thresholds: tuple[float, float],
 ) -> Findings:
     """Fill in the evidence's rows, pairs and log-probs, a step at a time."""
     found = Findings()
-    for step in sorted(reference_dumps | recovery_dumps):
-        reference = parity._load_dump(reference_dumps.get(step), step)
-        recovery = parity._load_dump(recovery_dumps.get(step), step)
+    for step in sorted(dumps[0] | dumps[1]):
+        reference, recovery = (parity._load_dump(x.get(step), step) for x in dumps)
         pairs = _pairs(reference, recovery, evidence.cuts)
         wrong: dict[Identity, Pair] = {}
         for pair in pairs:

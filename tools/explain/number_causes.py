@@ -40,7 +40,7 @@ def column_missing(pair: Pair) -> str | None:
 
 
 def prefix_logprobs_zero(pair: Pair) -> str | None:
-    if not pair.was_cut:
+    if not (pair.was_cut and pair.logprobs_fail):
         return None
     prefix = slice(pair.start, pair.cut_at)
     a, b = (np.nan_to_num(x[prefix]) for x in pair.columns("generation_logprobs"))
@@ -50,6 +50,8 @@ def prefix_logprobs_zero(pair: Pair) -> str | None:
 
 
 def logprobs_say_nothing(pair: Pair) -> str | None:
+    if not pair.logprobs_fail:
+        return None
     found = np.append(
         *(x[pair.generated()] for x in pair.columns("generation_logprobs"))
     )
@@ -62,7 +64,7 @@ def logprobs_say_nothing(pair: Pair) -> str | None:
 
 def logprobs_differ(pair: Pair) -> str | None:
     at = pair.first("generation_logprobs")
-    if at is None:
+    if at is None or not pair.logprobs_fail:
         return None
     if not pair.was_cut:
         return "log-probs differ, tokens equal: other weights, or numerical noise"

@@ -3,6 +3,7 @@
 """A row of both runs: what its tokens are, and where the two runs differ."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import _gym_prefix_recovery_parity as parity
 import numpy as np
@@ -27,8 +28,9 @@ class Pair:
 
     reference: parity.Row
     recovery: parity.Row
-    cut: parity.Cut | None = None
+    cut: Any = None  # a parity.Cut, if there is one
     siblings: list[parity.Row] = field(default_factory=list)  # of the reference
+    logprobs_fail: bool = False  # its log-probs are among those that failed their check
 
     @property
     def was_cut(self) -> bool:
@@ -81,6 +83,13 @@ class Pair:
         """The first position at which a column differs."""
         differs = self.differs(name)
         return int(differs.argmax()) if differs.any() else None
+
+    def first_differences(self) -> dict[str, int]:
+        """Where each per-token column differs first; no log-probs that hold."""
+        names = [
+            x for x in PER_TOKEN if x != "generation_logprobs" or self.logprobs_fail
+        ]
+        return {x: at for x in names if (at := self.first(x)) is not None}
 
     def first_other_token(self) -> int:
         """The first position at which the tokens differ, which they must."""

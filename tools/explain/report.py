@@ -16,6 +16,7 @@ from tools.explain.pairs import PER_TOKEN, RUNS, Pair, place
 from tools.explain.tokens import Decode
 
 BEFORE, AFTER = 5, 8  # tokens shown around the first difference
+SCALARS = "rewards", "sample_loss_mask"
 EXAMPLES = 3  # causes of which one row is shown
 
 
@@ -46,11 +47,11 @@ def in_common(evidence: Evidence) -> list[str]:
         found.append("only rows never cut")
     if len(pairs) > 1:
         found += [f"all of {shared}" for shared in _shared(evidence, suspects)]
+    differences = [(pair, pair.first_differences()) for pair in pairs]
     for name in PER_TOKEN:
-        firsts = [(x, at) for x in pairs if (at := x.first(name)) is not None]
+        firsts = [(pair, x[name]) for pair, x in differences if name in x]
         if firsts:
-            found.append(_where(name, firsts))
-            break
+            return [*found, _where(name, firsts)]
     return found
 
 
@@ -70,7 +71,9 @@ def _shared(evidence: Evidence, suspects: dict[Any, Pair]) -> list[str]:
 
 def _where(name: str, firsts: list[tuple[Pair, int]]) -> str:
     places = Counter(place(pair, at) for pair, at in firsts)
-    named = ", ".join(f"in {x} ({n} rows)" for x, n in places.most_common())
+    named = ", ".join(
+        f"in {x} ({n} row{'s' * (n > 1)})" for x, n in places.most_common()
+    )
     earliest = min(at for _, at in firsts)
     found = f"{PER_TOKEN[name]} differ first {named}, never before token {earliest}"
     if all(pair.was_cut for pair, _ in firsts):
@@ -91,8 +94,7 @@ def causes(evidence: Evidence) -> list[str]:
 
 def token_table(pair: Pair, decode: Decode) -> Table | None:
     """The tokens of both runs around the first difference, or None if none differs."""
-    found = ((x, at) for x in PER_TOKEN if (at := pair.first(x)) is not None)
-    name, at = next(found, ("", 0))
+    name, at = next(iter(pair.first_differences().items()), ("", 0))
     if not name:
         return None
     detail = "generation_logprobs" if name == "token_ids" else name
@@ -154,17 +156,17 @@ def show(console: Console, evidence: Evidence, decode: Decode) -> None:
     examples = [rows[0] for rows in likely_causes(evidence).values() if rows]
     for identity in examples[:EXAMPLES]:
         pair = evidence.pairs[identity]
-        line(f"\n{identity}, the first difference", "bold")
-        for name in ("rewards", "sample_loss_mask"):
-            if pair.first(name) is not None:
-                a, b = (x.item() for x in pair.columns(name))
-                line(f"{name}: reference {a:g}, recovery {b:g}", "bold red")
-        if table := token_table(pair, decode):
+        table = token_table(pair, decode)
+        scalars = [x for x in SCALARS if pair.first(x) is not None]
+        if table or scalars:
+            line(f"\n{identity}, the first difference", "bold")
+        for name in scalars:
+            a, b = (x.item() for x in pair.columns(name))
+            line(f"{name}: reference {a:g}, recovery {b:g}", "bold red")
+        if table:
             console.print(table)
-    counted = evidence.logprobs
-    if counted.rows:
+    flipped, rows = evidence.logprobs.flipped, evidence.logprobs.rows
+    if rows:
         line("")
         console.print(logprob_table(evidence))
-        line(
-            f"rows with another token in the recovery: {counted.flipped} of {counted.rows}"
-        )
+        line(f"rows with another token in the recovery: {flipped} of {rows}")

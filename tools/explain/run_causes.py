@@ -36,7 +36,10 @@ def training_state_lost(evidence: Evidence) -> str | None:
     if not evidence.differing:
         return None
     first = min(evidence.differing).step
-    if first == min(evidence.steps("reference")):
+    names = "generation_logprobs", "prev_logprobs"
+    suspects = evidence.suspects().values()
+    other = any(x.first(name) is not None for x in suspects for name in names)
+    if first == min(evidence.steps("reference")) or not other:
         return None
     return (
         f"rows of step >= {first} only: training state (weights, optimizer, schedule)"
@@ -144,7 +147,8 @@ def nothing_to_learn(evidence: Evidence) -> str | None:
 
 def _of_cuts(evidence: Evidence, holds: Callable[[Cut], Any], what: str) -> str | None:
     n = sum(bool(holds(cut)) for cut in evidence.cuts)
-    return f"{n} of {len(evidence.cuts)} cut calls were {what}" if n else None
+    were = "was" if n == 1 else "were"
+    return f"{n} of {len(evidence.cuts)} cut calls {were} {what}" if n else None
 
 
 def no_cut(evidence: Evidence) -> str | None:
