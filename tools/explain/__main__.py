@@ -14,6 +14,7 @@ import io
 import math
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import _gym_prefix_recovery_parity as parity
@@ -33,20 +34,20 @@ def explain(options: argparse.Namespace) -> Evidence:
     """Print the explanation, and write what was asked for."""
     if options.compare:
         thresholds = options.min_identical_logprobs, options.max_logprob_difference
-        evidence = compare(*options.compare, thresholds)
+        reference, other = options.compare
+        evidence = compare(reference, other, thresholds)
         print(parity._report(evidence.checks), end="")
     else:
         evidence = read_verdict(options.verdict)
     decode = load_decoder(options.tokenizer, evidence.pairs.values())
-    style = {"highlight": False, "markup": False, "emoji": False}
-    show(
-        Console(width=None if sys.stdout.isatty() else WIDTH, **style), evidence, decode
-    )
+    console = partial(Console, highlight=False, markup=False, emoji=False)
+    width = None if sys.stdout.isatty() else WIDTH
+    show(console(width=width), evidence, decode)
     if options.junit:
         write_junit(options.junit, evidence)
     if os.environ.get("GITHUB_ACTIONS") == "true":
         plain = io.StringIO()
-        show(Console(file=plain, width=WIDTH, **style), evidence, decode)
+        show(console(file=plain, width=WIDTH), evidence, decode)
         annotate(evidence, plain.getvalue())
     if options.figure:
         from tools.explain.figure import draw  # matplotlib takes a second to import
@@ -77,7 +78,8 @@ def main() -> int:
         parser.error("--min-identical-logprobs: expected a share from 0 to 1")
     if not 0 <= options.max_logprob_difference < math.inf:
         parser.error("--max-logprob-difference: expected a number from 0 on")
-    sys.stdout.reconfigure(errors="backslashreplace")  # ids may be of any characters
+    if isinstance(sys.stdout, io.TextIOWrapper):  # ids may be of any characters
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         evidence = explain(options)
     except (ImportError, OSError, parity.EvidenceError) as error:

@@ -200,8 +200,8 @@ def _how_often(reference: int, recovery: int) -> str:
 
 def _notes(pair: Pair) -> list[str]:
     """What differs first in a row, and its reward if that does."""
-    found = ((x, pair.first(name)) for name, x in pairs.PER_TOKEN.items())
-    notes = [f"{what} from {at}" for what, at in found if at is not None][:1]
+    found = pair.first_differences().items()
+    notes = [f"{pairs.PER_TOKEN[name]} from {at}" for name, at in found][:1]
     if pair.first("rewards") is not None:
         a, b = (x.item() for x in pair.columns("rewards"))
         notes.insert(0, f"reward {a:g} → {b:g}")

@@ -107,7 +107,7 @@ def token_table(pair: Pair, decode: Decode) -> Table | None:
     for i in range(max(at - BEFORE, 0), end):
         other = any(x[i : i + 1].any() for x in differs)
         cells = [decode(int(x[i])) if i < len(x) else "-" for x in tokens]
-        numbers = [f"{x[i]:.6g}" if i < len(x) else "-" for x in details]
+        numbers = [f"{x[i] + 0.0:.6g}" if i < len(x) else "-" for x in details]
         style = "bold red" if other else None
         where = place(pair, i)
         table.add_row(str(i), "≠" * other, where, *cells, *numbers, style=style)
