@@ -14,7 +14,7 @@ import prefix_recovery_evidence as small
 
 ITEMS, PREFIX = 20, 8
 CUT_AT, LENGTH = small.LIST + PREFIX, small.LIST + ITEMS
-PER_TOKEN = [name for name in small.parity.PER_TOKEN] + ["prev_logprobs"]
+PER_TOKEN = [*small.parity.PER_TOKEN, "prev_logprobs"]
 Change = Callable[[dict[str, list]], Any]  # of a row's columns, in place
 
 
@@ -25,6 +25,10 @@ def sound() -> small.Evidence:
     for entry, row in zip(evidence["cuts"], evidence["rec"][1], strict=False):
         evidence["log"] += small.log_lines(entry, ITEMS, row["token_ids"][0])
     return evidence
+
+
+def changed(path: str, value: Any) -> small.Evidence:
+    return small.change(sound(), path, value)
 
 
 def change_row(row: dict[str, Any], change: Change) -> None:
@@ -52,3 +56,9 @@ def judge(folder: Path, evidence: small.Evidence, status: int | None = None) -> 
 
 def alter_token(row: dict[str, list]) -> None:
     row["token_ids"][CUT_AT + 2] = 99
+
+
+def write_run(log_dir: Path, evidence: small.Evidence, run: str) -> Path:
+    """One run's log folder alone."""
+    small.write(log_dir, evidence)
+    return log_dir / run

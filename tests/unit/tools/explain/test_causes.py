@@ -1,17 +1,25 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
-import random
-
+import prefix_recovery_evidence as small
 import pytest
-from explain_evidence import CUT_AT, LENGTH, PER_TOKEN, PREFIX, START, cut_rows, judged
+from judged import (
+    CUT_AT,
+    LENGTH,
+    PER_TOKEN,
+    PREFIX,
+    changed,
+    judge,
+    sound,
+    with_cut_rows,
+)
 
-from tools.causes import likely_causes, near_tie
-from tools.evidence import read_verdict
+from tools.explain.causes import likely_causes
+from tools.explain.evidence import read_verdict
+from tools.explain.token_causes import near_tie
 
 
-def causes(folder, *args, **kwargs):
-    evidence = read_verdict(judged(folder, *args, **kwargs))
-    return list(likely_causes(evidence))
+def causes(folder, evidence):
+    return list(likely_causes(read_verdict(judge(folder, evidence, status=1))))
 
 
 def insert(row, at, begin, end):
@@ -38,7 +46,7 @@ def lose_last_piece(row):
 
 
 def restart(row):
-    insert(row, CUT_AT, START, CUT_AT)
+    insert(row, CUT_AT, small.LIST, CUT_AT)
 
 
 def sample_last_token_again_then_others(row):
@@ -70,8 +78,8 @@ def alter_an_id(row):
 
 
 def damage_prefix(row):
-    row["token_ids"][START + 2] += 500
-    row["generation_logprobs"][START + 2] -= 1
+    row["token_ids"][small.LIST + 2] += 500
+    row["generation_logprobs"][small.LIST + 2] -= 1
 
 
 def stop_early(row):
@@ -90,7 +98,7 @@ def flip_a_near_tie(row):
 
 
 def zero_prefix_logprobs(row):
-    row["generation_logprobs"][START:CUT_AT] = [0.0] * PREFIX
+    row["generation_logprobs"][small.LIST : CUT_AT] = [0.0] * PREFIX
 
 
 def change_tail_logprobs(row):
@@ -99,16 +107,16 @@ def change_tail_logprobs(row):
 
 
 def change_all_logprobs(row):
-    for i in range(START - 5, LENGTH):
+    for i in range(2, LENGTH):
         row["generation_logprobs"][i] -= 0.1
 
 
 def cover_tool_result(row):
-    row["token_loss_mask"][START - 3 : START] = [1.0] * 3
+    row["token_loss_mask"][small.LIST - 1] = 1.0
 
 
 def leave_out_prefix(row):
-    row["token_loss_mask"][START:CUT_AT] = [0.0] * PREFIX
+    row["token_loss_mask"][small.LIST : CUT_AT] = [0.0] * PREFIX
 
 
 def change_prompt(row):
@@ -116,11 +124,38 @@ def change_prompt(row):
 
 
 def change_tool_result(row):
-    row["token_ids"][START - 2] += 500
+    row["token_ids"][small.LIST - 1] += 500
 
 
 def change_first_turn(row):
-    row["token_ids"][5] += 500
+    row["token_ids"][2] += 500
+
+
+def shift_tail_logprobs(row):
+    tail = row["generation_logprobs"][CUT_AT:]
+    row["generation_logprobs"][CUT_AT:] = [-0.9, *tail[:-1]]
+
+
+def end_with_the_prefix(row):
+    for name in PER_TOKEN:
+        del row[name][CUT_AT:]
+
+
+def keep_padding(row):
+    for name in PER_TOKEN:
+        row[name] += [0] * 4
+
+
+def generate_nothing(row):
+    row["token_loss_mask"][:] = [0.0] * LENGTH
+
+
+def lose_an_advantage(row):
+    row["advantages"][CUT_AT] = None
+
+
+def change_advantages(row):
+    row["advantages"][:] = [2 * x for x in row["advantages"]]
 
 
 def change_trainer(row):
@@ -141,34 +176,41 @@ ROW_FAULTS = {
     damage_prefix: "the prefix was damaged",
     stop_early: "the tail stops early",
     run_on: "the tail runs on past the call's end",
+    end_with_the_prefix: "the call ended with its prefix",
+    keep_padding: "the recovery's row goes on with masked tokens: a batch's padding",
+    generate_nothing: "the row has no generated token in the recovery only",
     zero_prefix_logprobs: "prefix log-probs are zero",
     change_tail_logprobs: "log-probs differ only after the cut",
+    shift_tail_logprobs: "log-probs of the tail are shifted by a token",
     change_all_logprobs: "log-probs differ before the cut",
     cover_tool_result: "the loss mask covers the tool result",
     leave_out_prefix: "the loss mask leaves out the restored prefix",
     change_prompt: "the prompt differs",
     change_tool_result: "the tool result differs",
     change_first_turn: "a turn before the cut call differs",
+    lose_an_advantage: "advantages of the recovery is no number",
+    change_advantages: "only the advantage differs, no reward does",
     change_trainer: "only the trainer's log-probs differ",
 }
 
 
 @pytest.mark.parametrize("change", ROW_FAULTS, ids=lambda change: change.__name__)
-def test_a_fault_of_the_cut_rows_is_named_alone(tmp_path, change):
-    (cause,) = causes(tmp_path, cut_rows(change))
-    assert cause.startswith(ROW_FAULTS[change])
+def test_a_fault_of_the_cut_rows_is_the_only_cause_of_the_rows(tmp_path, change):
+    evidence = read_verdict(judge(tmp_path, with_cut_rows(change), status=1))
+    named = [cause for cause, rows in likely_causes(evidence).items() if rows]
+    assert [cause.startswith(ROW_FAULTS[change]) for cause in named] == [True]
 
 
 def test_a_passing_run_has_no_cause(tmp_path):
-    assert causes(tmp_path) == []
+    assert likely_causes(read_verdict(judge(tmp_path, sound(), status=0))) == {}
 
 
 def test_near_tie_needs_noise_before_and_unlikely_tokens(tmp_path):
-    evidence = read_verdict(judged(tmp_path, cut_rows(flip_a_near_tie)))
-    pair = evidence.pairs[1, 0, 0]
+    verdict = read_verdict(judge(tmp_path, with_cut_rows(flip_a_near_tie)))
+    pair = verdict.pairs[1, 0, 0]
     a, b = pair.columns("generation_logprobs")
     a[CUT_AT + 4], b[CUT_AT + 4] = -0.7, -0.71
-    assert any("numerical noise" in x for x in likely_causes(evidence))
+    assert any("numerical noise" in x for x in likely_causes(verdict))
     b[CUT_AT + 4] = -0.01
     assert near_tie(pair) is None
     b[CUT_AT + 4], b[CUT_AT + 1] = -0.71, a[CUT_AT + 1]
@@ -176,87 +218,50 @@ def test_near_tie_needs_noise_before_and_unlikely_tokens(tmp_path):
 
 
 def test_a_siblings_prefix_is_recognised(tmp_path):
-    def swap(step, rows):
-        for name in ("token_ids", "generation_logprobs") if step == 1 else ():
-            a, b = (row[name][0] for row in rows[:2])
-            a[START:CUT_AT], b[START:CUT_AT] = b[START:CUT_AT], a[START:CUT_AT]
-        return rows
-
-    (cause,) = causes(tmp_path, swap)
-    assert cause.startswith("a sibling's prefix was restored")
+    evidence = sound()
+    a, b = (row["token_ids"][0] for row in evidence["rec"][1][:2])
+    part = slice(small.LIST, CUT_AT)
+    a[part], b[part] = b[part], a[part]
+    assert any(x.startswith("a sibling's prefix") for x in causes(tmp_path, evidence))
 
 
 def test_a_reward_comes_before_the_advantages_that_follow_from_it(tmp_path):
-    def edit(step, rows):
-        for row in rows[:2] if step == 1 else []:
-            row["advantages"] = [[x * 2 for x in row["advantages"][0]]]
-        rows[1]["rewards"] = [rows[1]["rewards"][0] + (step == 1)]
-        return rows
-
-    assert [x.split(":")[0] for x in causes(tmp_path, edit)] == [
+    evidence = sound()
+    for row in evidence["rec"][1][:2]:
+        row["advantages"] = [[x * 2 for x in row["advantages"][0]]]
+    evidence["rec"][1][1]["rewards"] = [2.0]
+    assert [x.split(":")[0] for x in causes(tmp_path, evidence)] == [
         "reward differs, tokens equal",
         "only the advantage differs",
     ]
 
 
-def test_a_row_masked_in_one_run_is_named(tmp_path):
-    def edit(step, rows):
-        rows[0]["sample_loss_mask"] = [0.0]
-        return rows
-
-    (cause,) = causes(tmp_path, edit)
-    assert cause.startswith("the row is masked in one run only")
-
-
-def test_rows_of_later_steps_only_point_to_the_training_state(tmp_path):
-    def edit(step, rows):
-        for row in rows if step == 2 else []:
-            rng = random.Random(0)
-            for name in ("generation_logprobs", "prev_logprobs"):
-                row[name] = [[x * (1 + rng.random()) for x in row[name][0]]]
-        return rows
-
-    assert causes(tmp_path, edit)[0].startswith("rows of step >= 2 only")
+def test_noise_within_the_limits_is_no_cause(tmp_path):
+    evidence = with_cut_rows(change_advantages)
+    for row in evidence["rec"][1]:
+        row["generation_logprobs"][0][-1] -= 0.01
+    arguments = small.write(tmp_path, evidence)
+    assert small.judge([*arguments, "--min-identical-logprobs=0.9"]) == 1
+    (cause,) = likely_causes(read_verdict(tmp_path / "verdict.json"))
+    assert cause.startswith("only the advantage differs")
 
 
-def test_a_lost_row_is_named(tmp_path):
-    (cause,) = causes(tmp_path, lambda step, rows: rows[step - 1 :])
-    assert cause.startswith("a row was lost")
+def test_an_unknown_column_is_named(tmp_path):
+    (cause,) = causes(tmp_path, changed("rec.1.0.teacher", ["a\ud800$"]))
+    assert (
+        cause == "column 'teacher' is missing in the reference: other settings, or code"
+    )
+    evidence = changed("rec.1.0.teacher", [[1.0, 2.0]])
+    small.change(evidence, "ref.1.0.teacher", [[1.0, 3.0]])
+    (cause,) = causes(tmp_path, evidence)
+    assert cause == "column 'teacher' differs, tokens equal"
 
 
-def test_a_row_trained_twice_is_named(tmp_path):
-    (cause,) = causes(tmp_path, lambda step, rows: rows + rows[3:])
-    assert cause.startswith("2 rows were trained twice")
-
-
-def test_a_row_of_another_step_is_neither_lost_nor_twice(tmp_path):
-    moved = []
-
-    def edit(step, rows):
-        if step == 1:
-            moved.append(rows.pop() | {"step": 2})
-        return rows + moved * (step == 2)
-
-    (cause,) = causes(tmp_path, edit)
-    assert "trained in another step (step 2 instead of 1)" in cause
-
-
-def test_a_cut_that_was_never_restored_is_named(tmp_path):
-    (cause,) = causes(tmp_path, restored=False)
-    assert cause.startswith("2 of 2 cut calls were restarted instead of continued")
-
-
-def test_keys_that_stay_live_are_named(tmp_path):
-    (cause,) = causes(tmp_path, live=["old1/0-8"])
-    assert cause.startswith("old prefix keys never retired")
-
-
-def test_live_keys_of_other_calls_are_no_cause(tmp_path):
-    assert causes(tmp_path, live=["new1/0-8"]) == []
-
-
-def test_constant_rewards_are_named(tmp_path):
-    evidence = read_verdict(judged(tmp_path))
-    evidence.checks[3]["passed"] = False
-    (cause,) = likely_causes(evidence)
-    assert cause.startswith("all rewards are the same")
+def test_log_probs_without_a_number_are_named(tmp_path):
+    evidence = sound()
+    for row in [
+        x for run in ("ref", "rec") for step in (1, 2) for x in evidence[run][step]
+    ]:
+        row["generation_logprobs"] = [[None] * LENGTH]
+    (cause,) = causes(tmp_path, evidence)
+    assert cause.startswith("no log-prob is a number in either run")
