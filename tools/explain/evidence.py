@@ -246,7 +246,9 @@ def _is_sound(pair: Pair, found: Findings, thresholds: tuple[float, float]) -> b
     found.differences += differences
     found.agreements += agreements
     noise = parity.assert_generation_logprobs_agree(agreements, *thresholds).problems
-    found.different |= {identity} if differences else set()
-    found.unfit |= {identity} if a.problems or b.problems else set()
-    found.noisy |= {identity} if agreements and noise else set()
-    return identity not in found.different | found.unfit | found.noisy
+    is_different, is_unfit = bool(differences), bool(a.problems or b.problems)
+    is_noisy = bool(agreements and noise)
+    found.different |= {identity} if is_different else set()
+    found.unfit |= {identity} if is_unfit else set()
+    found.noisy |= {identity} if is_noisy else set()
+    return not (is_different or is_unfit or is_noisy)
