@@ -19,10 +19,9 @@ from torch import Tensor
 
 from minirl.pretraining.workload import (
     COUNTER_PROMPT,
-    CREATE_EVENT,
     EVENT,
-    INCREMENT_COUNTER,
     PROOF_ITEMS,
+    TOOLS,
     WORKPLACE_PROMPT,
 )
 from minirl.tokenizer import Tokenizer
@@ -89,8 +88,8 @@ class Episode:
 def vocabulary() -> list[str]:
     """The words that are one token each: those of the prompts, calls and names."""
     texts = [WORKPLACE_PROMPT, COUNTER_PROMPT, *DOMAINS, "event_id"]
-    for tool in (CREATE_EVENT, INCREMENT_COUNTER):
-        texts += [tool["name"], *tool["parameters"]["properties"]]
+    for tool, properties in TOOLS.items():
+        texts += [tool, *properties]
     found = re.findall(r"[A-Za-z_]{2,}", re.sub(r"{\w+}", "", " ".join(texts)))
     return list(dict.fromkeys([*found, *NAME_WORDS]))
 
@@ -125,7 +124,7 @@ def workplace_episode(
             for text in SENTENCES
         ),
         end,
-        _span("call", tokenizer.render_tool_call(CREATE_EVENT["name"], arguments), 1.0),
+        _span("call", tokenizer.render_tool_call("calendar_create_event", arguments), 1.0),
         _span("result", tokenizer.render_tool_result(result), 0.0),
         _list_span(tokenizer, range(1, last + 1), "\n", tokenizer.end_id, kept),
     )
@@ -137,7 +136,7 @@ def counter_episode(
     """The call of the counter, whose proof is the list 0..last; `kept` as above."""
     prompt = COUNTER_PROMPT.format(count=count, first=0, last=last)
     arguments = {"count": count, "checkpoint_proof": []}
-    call = tokenizer.render_tool_call(INCREMENT_COUNTER["name"], arguments)
+    call = tokenizer.render_tool_call("increment_counter", arguments)
     close, brace, end = call[-3:]
     begin, asked = _turn(tokenizer)
     return _join(

@@ -9,18 +9,16 @@ sys.path.append(str(Path(__file__).parents[2] / "tests" / "functional"))
 
 from _gym_prefix_recovery_workload import (
     COUNTER_PROMPT,
-    CREATE_EVENT,
     EVENT,
-    INCREMENT_COUNTER,
     PROOF_ITEMS,
+    TOOLS,
     WORKPLACE_PROMPT,
 )
 
 __all__ = [
     "COUNTER_PROMPT",
-    "CREATE_EVENT",
     "EVENT",
-    "INCREMENT_COUNTER",
     "PROOF_ITEMS",
+    "TOOLS",
     "WORKPLACE_PROMPT",
 ]

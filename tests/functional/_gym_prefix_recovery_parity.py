@@ -15,7 +15,7 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,20 +30,32 @@ TOLERANCES = 1e-4, 1e-5  # rtol and atol of the floats in all other columns
 NAMES = {"idx", "step", "sample_id", "metadata"}  # they name a row, and train nothing
 MIN_IDENTICAL_OF_A_CUT = 0.5
 SHOWN_PROBLEMS = 3
+ARGUMENTS = {
+    "reference-log-dir": Path,
+    "recovery-log-dir": Path,
+    "selection": Path,
+    "recovery-log": Path,
+    "staging-keys": Path,
+    "successor-checkpoint": Path,
+    "steps": int,
+    "prompts-per-step": int,
+    "generations-per-prompt": int,
+}
 
-RECORD = re.compile(r"generation prefix (?:restored|completed): rollout_id=")
+RECORD = "generation prefix {}: rollout_id="
 CALL = (
-    r"rollout_id=(?P<rollout_id>\S+) model_call_id=(?P<model_call_id>\S+)"
+    r"(?P<rollout_id>\S+) model_call_id=(?P<model_call_id>\S+)"
     r" source_model_call_id=(?P<source>\S+) prefix_tokens=(?P<prefix_tokens>\d{1,9})"
 )
 RESTORED = re.compile(
-    rf"generation prefix restored: {CALL}"
-    r" prefix_digest=(?P<prefix_digest>[0-9a-f]{64})\b"
+    RECORD.format("restored")
+    + CALL
+    + r" prefix_digest=(?P<prefix_digest>[0-9a-f]{64})\b"
     r"(?: weight_version_span=\S+ prefix_ids_sha256=(?P<sha256>[0-9a-f]{64})\b"
     r"|(?! (?:weight|prefix)_))"
 )
 COMPLETED = re.compile(
-    rf"generation prefix completed: {CALL} tail_tokens=(?P<tail_tokens>\d{{1,9}})"
+    RECORD.format("completed") + CALL + r" tail_tokens=(?P<tail_tokens>\d{1,9})"
     r" total_generation_tokens=(?P<total_tokens>\d{1,9})\b"
 )
 FOLDED = re.compile(r"\[repeated \d+x across cluster\]")
@@ -76,8 +88,10 @@ class Row:
     reward: float
     turns: list[list[int]]  # start and end of each run of generated tokens
     has_advantage: bool  # on a generated token
-    problems: list[str]  # why there is nothing to compare
+    problems: list[str]  # that it has on its own
     prefix_sha256: str = ""  # of the ids that a cut row trained as its prefix
+    difference: str = ""  # from the reference's row
+    agreement: "Agreement | None" = None  # with a reference's row of equal tokens
 
     @property
     def last_turn_tokens(self) -> int:
@@ -150,15 +164,17 @@ def _keys(record: Any, name: str, place: str) -> list[str]:
     return keys
 
 
-def _column(value: Any) -> Any:
-    """A column's numbers in one dimension, null as NaN; other JSON as it is."""
+def _column(value: Any) -> np.ndarray:
+    """A column in one dimension, null as NaN; what is no list of numbers as one value."""
     try:
         array = np.array(value)
         if array.dtype == object:
             array = np.array([math.nan if x is None else x for x in array.ravel()])
     except ValueError:
-        return value
-    return array.ravel() if array.dtype.kind in "biuf" else value
+        array = np.array(None)
+    if array.dtype.kind not in "biuf":
+        array = np.array([json.dumps(value)])
+    return array.ravel()
 
 
 def _generated_turns(mask: np.ndarray) -> list[list[int]]:
@@ -167,35 +183,30 @@ def _generated_turns(mask: np.ndarray) -> list[list[int]]:
     return edges.reshape(-1, 2).tolist()
 
 
-def _numbers(columns: dict[str, Any], name: str, length: int, place: str) -> np.ndarray:
-    """A column that must have as many numbers as expected."""
-    column = columns.get(name)
-    if not isinstance(column, np.ndarray) or column.dtype.kind not in "iuf":
-        raise EvidenceError(f"{place}: expected numbers in {name}")
-    found = f"{place}: {len(column)} numbers in {name}"
-    _require(len(column) == length, f"{found}, expected {length}")
-    return column
-
-
 def _row(record: Any, step: int, place: str) -> Row:
     """A row that has been checked against itself."""
     found = _field(record, "step", int, place)
     _require(found == step, f"{place}: step is {found}, expected the file's, {step}")
     match record.get("sample_id"), record.get("metadata"):
         case [str(sample_id)], [{"prompt_idx": int(prompt_idx)}]:
-            group_id, _, generation = sample_id.rpartition("_g")
+            name = re.fullmatch(r"(.+)_g(\d{1,9})", sample_id, re.DOTALL)
         case _:
-            raise EvidenceError(f"{place}: expected one sample_id and one prompt_idx")
-    is_name = re.fullmatch(r".+_g\d{1,9}", sample_id, re.DOTALL)
-    _require(is_name, f"{place}: sample_id is {sample_id}, expected GROUP_gN")
-    columns = {name: _column(record[name]) for name in record if name not in NAMES}
+            name = None
+    if name is None:
+        raise EvidenceError(f"{place}: expected a sample_id GROUP_gN and a prompt_idx")
+    columns = {key: _column(record[key]) for key in record if key not in NAMES}
     length = len(columns.get("token_ids", []))
-    trainer_floats = [name for name in TRAINER_FLOATS if name in columns]
-    for name in [*PER_TOKEN, *trainer_floats]:
-        _numbers(columns, name, length, place)
-    scalars = [_numbers(columns, name, 1, place).item() for name in SCALARS]
-    found, reward, sample_mask = scalars
-    _require(found == length, f"{place}: input_lengths is {found}, expected {length}")
+    trainer_floats = [key for key in TRAINER_FLOATS if key in columns]
+    for key in [*PER_TOKEN, *trainer_floats, *SCALARS]:
+        column, expected = columns.get(key), 1 if key in SCALARS else length
+        what = (
+            f"{place}: {np.size(column)} values in {key}, expected {expected} numbers"
+        )
+        is_numeric = column is not None and column.dtype.kind in "iuf"
+        _require(is_numeric and len(column) == expected, what)
+    input_length, reward, sample_mask = (columns[key].item() for key in SCALARS)
+    what = f"{place}: input_lengths is {input_length}, expected {length}"
+    _require(input_length == length, what)
     token_ids, mask = columns["token_ids"], columns["token_loss_mask"]
     are_ids = token_ids.dtype.kind in "iu" and token_ids.min(initial=0) >= 0
     _require(are_ids, f"{place}: expected integers from 0 on in token_ids")
@@ -205,12 +216,12 @@ def _row(record: Any, step: int, place: str) -> Row:
     problems = [] if sample_mask else ["sample_loss_mask is 0, so it trained nothing"]
     if not generated.any():
         problems.append("no token is generated")
-    for name in trainer_floats:
-        if not np.isfinite(columns[name][generated]).all():
-            problems.append(f"{name} is not finite on a generated token")
+    for key in trainer_floats:
+        if not np.isfinite(columns[key][generated]).all():
+            problems.append(f"{key} is not finite on a generated token")
     return Row(
-        identity=Identity(step, prompt_idx, int(generation)),
-        group_id=group_id,
+        identity=Identity(step, prompt_idx, int(name[2])),
+        group_id=name[1],
         sample_id=sample_id,
         columns=columns,
         reward=reward,
@@ -250,22 +261,18 @@ def _load_cuts(path: Path) -> list[Cut]:
     return cuts
 
 
-def _read_log(path: Path) -> tuple[list[LogRecord], list[LogRecord]]:
-    """The records of restored and of completed calls, in a log of any bytes."""
-    restored: list[LogRecord] = []
-    completed: list[LogRecord] = []
+def _read_log(path: Path, pattern: re.Pattern[str], event: str) -> list[LogRecord]:
+    """All records of one event, in a log of any bytes."""
+    records = []
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
-            place, records = f"{path}:{number}", len(RECORD.findall(line))
-            restores = [match.groupdict() for match in RESTORED.finditer(line)]
-            completions = [match.groupdict() for match in COMPLETED.finditer(line)]
-            what = "a record of a generation prefix that can't be read whole"
-            _require(len(restores + completions) == records, f"{place}: {what}")
-            what = "Ray folded several records into one; set RAY_DEDUP_LOGS=0"
-            _require(not (records and FOLDED.search(line)), f"{place}: {what}")
-            restored += restores
-            completed += completions
-    return restored, completed
+            found = [match.groupdict() for match in pattern.finditer(line)]
+            expected = line.count(RECORD.format(event))
+            what = "expected a whole record, and RAY_DEDUP_LOGS=0, where it says"
+            is_sound = len(found) == expected and not (found and FOLDED.search(line))
+            _require(is_sound, f"{path}:{number}: {what} {RECORD.format(event)!r}")
+            records += found
+    return records
 
 
 def _load_probe(path: Path) -> list[tuple[int, set[str]]]:
@@ -288,13 +295,17 @@ def _load_successor_keys(checkpoint: Path) -> set[str]:
 # -- comparing a row `a` of the reference with the same row `b` of the recovery --------
 
 
-def _first_difference(a: np.ndarray, b: np.ndarray, are_exact: bool) -> int | None:
+def _first_difference(a: np.ndarray, b: np.ndarray, is_exact: bool) -> int | None:
     """The first position at which two columns differ."""
     length = min(len(a), len(b))
     x, y = a[:length], b[:length]
-    close = x == y if are_exact else np.isclose(y, x, *TOLERANCES, equal_nan=True)
-    same = np.append(close, len(a) == len(b))
-    return None if same.all() else int(same.argmin())
+    if is_exact or not x.dtype.kind == y.dtype.kind == "f":
+        same = x == y
+    else:
+        same = np.isclose(y, x, *TOLERANCES, equal_nan=True)
+    if same.all():
+        return None if len(a) == len(b) else length
+    return int(same.argmin())
 
 
 def _place(a: Row, cut: Cut | None, position: int) -> str:
@@ -311,53 +322,39 @@ def _place(a: Row, cut: Cut | None, position: int) -> str:
     return "inside the restored prefix, which phase 1 sampled before the crash"
 
 
-def _column_difference(name: str, a: Row, b: Row, cut: Cut | None) -> str:
-    """Where a column differs and how; empty if it does not."""
-    for run, row in (("reference", a), ("recovery", b)):
-        if name not in row.columns:
-            return f"{name} is missing in the {run}"
-    x, y = a.columns[name], b.columns[name]
-    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
-        return "" if type(x) is type(y) and x == y else f"{name} differs"
-    are_floats = x.dtype.kind == y.dtype.kind == "f"
-    at = _first_difference(x, y, name in EXACT or not are_floats)
-    if at is None:
-        return ""
-    if at < min(len(x), len(y)):
-        what = f"{name}[{at}] is {y[at]:.10g}, expected {x[at]:.10g}"
-    else:
-        what = f"{name} has {len(y)} values, expected {len(x)}"
-    if name in PER_TOKEN:
-        what += f", {_place(a, cut, at)}"
-    replayed = cut and b.prefix_sha256 in [x["sha256"] for x in cut.restored]
-    if name == "token_ids" and "restored prefix" in what and replayed:
-        what += "; its hash proves that it was replayed as it was sampled, so this is"
-        what += " no error of the recovery: run again or use exact mode"
-    return what
-
-
-def _difference(a: Row, b: Row, cut: Cut | None) -> list[str]:
-    """The first column in which two rows differ, if there is one."""
+def _difference(a: Row, b: Row, cut: Cut | None) -> str:
+    """The first column in which two rows differ, and how; empty if none does."""
     names = dict.fromkeys([*EXACT, *a.columns, *b.columns])
     del names["generation_logprobs"]  # they have a check of their own
     for name in names:
-        what = _column_difference(name, a, b, cut)
-        if what:
-            return [f"{b.identity} ({a.sample_id} became {b.sample_id}): {what}"]
-    return []
+        if name not in a.columns or name not in b.columns:
+            run = "recovery" if name in a.columns else "reference"
+            return f"{name} is missing in the {run}"
+        x, y = a.columns[name], b.columns[name]
+        at = _first_difference(x, y, name in EXACT)
+        if at is None:
+            continue
+        what = f"{name} has {len(y)} values, expected {len(x)}"
+        if at < min(len(x), len(y)):
+            what = f"{name}[{at}] is {y[at]}, expected {x[at]}"
+        place = _place(a, cut, at) if name in PER_TOKEN else ""
+        replayed = cut and b.prefix_sha256 in [x["sha256"] for x in cut.restored]
+        if name == "token_ids" and "restored prefix" in place and replayed:
+            place += "; its hash proves that it was replayed as sampled, so this is no"
+            place += " error of the recovery: run again or use exact mode"
+        return f"{what} {place}"
+    return ""
 
 
 @dataclass
 class Agreement:
-    """How the generation log-probs of a row agree, over its generated tokens."""
+    """How a row's generation log-probs agree, over its generated tokens."""
 
-    identity: Identity
     tokens: int
     identical: int
-    not_finite: int
+    largest_difference: float  # infinite if one is not finite
+    worst: str  # the token that has it
     some_values: set[float]  # two, if there are two different ones
-    largest_difference: float
-    at: int  # the token of the largest difference
     parts_of_cut: dict[str, float]  # the identical share of its prefix and of its tail
 
 
@@ -365,29 +362,26 @@ def _agreement(a: Row, b: Row, cut: Cut | None) -> Agreement:
     """Of two rows with equal tokens and loss masks."""
     positions = np.flatnonzero(a.columns["token_loss_mask"])
     both = np.array([x.columns["generation_logprobs"][positions] for x in (a, b)])
-    x, y = np.nan_to_num(both, posinf=0, neginf=0)
-    differences, same = np.abs(x - y), x == y
+    x, y = both
+    differences = np.where(np.isfinite(both).all(axis=0), np.abs(x - y), np.inf)
+    same, worst = x == y, differences.argmax()
     last_turn, parts = same[len(same) - a.last_turn_tokens :], {}
     if cut and 0 < cut.prefix_token_count < len(last_turn):
         prefix, tail = np.split(last_turn, [cut.prefix_token_count])
         parts = {"restored prefix": prefix.mean(), "continued tail": tail.mean()}
+    what = f"generation_logprobs[{positions[worst]}] is {y[worst]:.4g}"
     return Agreement(
-        identity=b.identity,
         tokens=same.size,
         identical=int(same.sum()),
-        not_finite=int((~np.isfinite(both)).sum()),
+        largest_difference=differences[worst],
+        worst=f"{what}, expected {x[worst]:.4g}",
         some_values=set(np.unique(both)[:2]),
-        largest_difference=float(differences.max()),
-        at=positions[differences.argmax()],
         parts_of_cut=parts,
     )
 
 
-def _compare_step(
-    reference: list[Row], recovery: list[Row], cuts: list[Cut]
-) -> tuple[list[str], list[Agreement]]:
-    """Differences and agreements of a step's rows, whose columns are then dropped."""
-    differences, agreements = [], []
+def _compare(reference: list[Row], recovery: list[Row], cuts: list[Cut]) -> None:
+    """Compare the rows of one step, and drop their columns."""
     originals = {row.identity: row for row in reference}
     cut_of_sample = {cut.sample_id: cut for cut in cuts}
     for b in recovery:
@@ -397,28 +391,19 @@ def _compare_step(
             prefix = ",".join(map(str, last_turn[: cut.prefix_token_count]))
             b.prefix_sha256 = hashlib.sha256(prefix.encode()).hexdigest()
         if a:
-            differences += _difference(a, b, cut)
+            b.difference = _difference(a, b, cut)
             names = ("token_ids", "token_loss_mask")
             equal = [np.array_equal(a.columns[x], b.columns[x]) for x in names]
             if all(equal) and a.turns:
-                agreements.append(_agreement(a, b, cut))
+                b.agreement = _agreement(a, b, cut)
     for row in [*reference, *recovery]:
         row.columns = {}
-    return differences, agreements
 
 
 # -- the five assertions ---------------------------------------------------------------
 
 
-def _several(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    """What is paired with more than one other, and with which."""
-    partners = defaultdict(set)
-    for one, other in pairs:
-        partners[one].add(other)
-    return {one: sorted(found) for one, found in partners.items() if len(found) > 1}
-
-
-def _identity_problems(rows: list[Row], expected: set[Identity]) -> Iterator[str]:
+def _run_problems(rows: list[Row], expected: set[Identity]) -> Iterator[str]:
     """Why one run's rows are not the expected ones, each trained once."""
     times = Counter(row.identity for row in rows)
     for identity in sorted(expected | times.keys()):
@@ -426,40 +411,43 @@ def _identity_problems(rows: list[Row], expected: set[Identity]) -> Iterator[str
         if found != (identity in expected):
             how_often = f"is trained {found} times" if found else "is missing"
             yield f"{identity} {how_often}, expected {int(identity in expected)}"
-    for prompt, steps in _several((x.prompt_idx, x.step) for x in times).items():
-        yield f"prompt {prompt} is in the steps {steps}, expected one"
-    groups = [(row.identity.prompt_idx, row.group_id) for row in rows]
-    for prompt, several in _several(groups).items():
-        yield f"prompt {prompt} is split over the groups {several}, expected one"
-    for group, several in _several((y, x) for x, y in groups).items():
-        yield f"group {group} has the prompts {several}, expected one"
+    values = defaultdict[str, set[Any]](set)
+    for row in rows:
+        values[f"the step of prompt {row.identity.prompt_idx}"].add(row.identity.step)
+        values[f"the group of prompt {row.identity.prompt_idx}"].add(row.group_id)
+        values[f"the prompt of group {row.group_id}"].add(row.identity.prompt_idx)
+    for what, several in values.items():
+        if len(several) > 1:
+            yield f"{what} is not one but {sorted(several)}"
+    for row in rows:
+        yield from [f"{row.identity}: {what}" for what in row.problems]
 
 
 def assert_rows_match(
-    runs: dict[str, list[Row]], differences: list[str], options: argparse.Namespace
+    reference: list[Row], recovery: list[Row], options: argparse.Namespace
 ) -> Check:
     """Both runs trained the same rows, value for value, and nothing else."""
-    problems: list[str] = []
-    prompts = {
-        (row.identity.step, row.identity.prompt_idx) for row in runs["reference"]
-    }
+    prompts = {(row.identity.step, row.identity.prompt_idx) for row in reference}
+    problems = []
     for step in range(1, options.steps + 1):
         found, expected = sum(x == step for x, _ in prompts), options.prompts_per_step
         if found != expected:
-            what = f"step {step} has {found} prompts, expected {expected}"
-            problems.append(f"reference: {what}")
-    generations = range(options.generations_per_prompt)
-    planned = [Identity(*x, number) for x in prompts for number in generations]
-    expected_rows = {row for row in planned if 1 <= row.step <= options.steps}
-    for run, rows in runs.items():
-        problems += [f"{run}: {x}" for x in _identity_problems(rows, expected_rows)]
-        for row in rows:
-            problems += [f"{run}: {row.identity}: {what}" for what in row.problems]
-    reference, recovery = ({row.group_id for row in rows} for rows in runs.values())
-    shared = sorted(reference & recovery)
-    problems += [f"group {group} is in both runs: one dump?" for group in shared]
-    counts = {"rows": len(runs["recovery"]), "steps": options.steps}
-    return Check("rows match", counts, problems + sorted(differences))
+            problems.append(f"step {step} has {found} prompts, expected {expected}")
+    expected_rows = {
+        Identity(step, prompt, generation)
+        for step, prompt in prompts
+        for generation in range(options.generations_per_prompt)
+        if step <= options.steps
+    }
+    for run, rows in (("reference", reference), ("recovery", recovery)):
+        problems += [f"{run}: {what}" for what in _run_problems(rows, expected_rows)]
+    groups = {row.group_id for row in reference} & {row.group_id for row in recovery}
+    problems += [f"group {x} is in both runs: one dump?" for x in sorted(groups)]
+    for row in sorted(recovery, key=lambda row: row.identity):
+        if row.difference:
+            problems.append(f"{row.identity} ({row.sample_id}): {row.difference}")
+    counts = {"rows": len(recovery), "steps": options.steps}
+    return Check("rows match", counts, problems)
 
 
 def _cut_problems(cut: Cut, rows: list[Row]) -> Iterator[str]:
@@ -481,10 +469,8 @@ def _cut_problems(cut: Cut, rows: list[Row]) -> Iterator[str]:
     for record in cut.completed:
         names = "prefix_tokens", "tail_tokens", "total_tokens"
         prefix, tail, total = (int(record[name]) for name in names)
-        if 0 in (prefix, tail):
-            yield f"completed with a prefix of {prefix} and a tail of {tail} tokens"
-        if prefix + tail != total:
-            yield f"completed with {total} tokens, expected {prefix} + {tail}"
+        if 0 in (prefix, tail) or prefix + tail != total:
+            yield f"completed with {total} tokens, a prefix of {prefix}, a tail of {tail}"
         if record["model_call_id"] not in [x["model_call_id"] for x in cut.restored]:
             yield f"completed by call {record['model_call_id']}, which restored nothing"
     if len(rows) != 1:
@@ -560,32 +546,28 @@ def assert_reward_signal(reference: list[Row], steps: int) -> Check:
 
 
 def assert_generation_logprobs_agree(
-    agreements: list[Agreement], min_identical: float, max_difference: float
+    recovery: list[Row], min_identical: float, max_difference: float
 ) -> Check:
     """The same tokens got the same log-probs in both runs, but for engine noise."""
     problems = []
-    tokens = sum(row.tokens for row in agreements)
-    identical = sum(row.identical for row in agreements)
-    largest = max((row.largest_difference for row in agreements), default=0.0)
-    if len(set().union(*(row.some_values for row in agreements))) < 2:
+    pairs = {row.identity: row.agreement for row in recovery if row.agreement}
+    tokens = sum(pair.tokens for pair in pairs.values())
+    identical = sum(pair.identical for pair in pairs.values())
+    if len(set().union(*(pair.some_values for pair in pairs.values()))) < 2:
         problems.append("there are no two different log-probs of equal tokens")
     if identical < min_identical * tokens:
         what = f"{identical} of {tokens} log-probs are bit-identical"
         problems.append(f"{what}, expected at least {min_identical:.2%}")
-    for row in agreements:
-        if row.not_finite:
-            what = f"{row.not_finite} log-probs of generated tokens are not finite"
-            problems.append(f"{row.identity}: {what}")
-        if row.largest_difference > max_difference:
-            what = f"generation_logprobs[{row.at}] differs"
-            what += f" by {row.largest_difference:.4g}, expected {max_difference:.4g}"
-            problems.append(f"{row.identity}: {what} at most")
-        for part, share in row.parts_of_cut.items():
+    for row, pair in sorted(pairs.items()):
+        if pair.largest_difference > max_difference:
+            problems.append(f"{row}: {pair.worst}, at most {max_difference:.4g} apart")
+        for part, share in pair.parts_of_cut.items():
             if share < min(min_identical, MIN_IDENTICAL_OF_A_CUT):
                 what = f"only {share:.2%} of the log-probs of its {part}"
-                problems.append(f"{row.identity}: {what} are bit-identical")
-    rounded = float(f"{largest:.3g}")
-    counts = {"tokens": tokens, "identical": identical, "largest difference": rounded}
+                problems.append(f"{row}: {what} are bit-identical")
+    largest = max((pair.largest_difference for pair in pairs.values()), default=0)
+    counts = {"tokens": tokens, "identical": identical}
+    counts["largest difference"] = f"{largest:.3g}"
     return Check("generation log-probs agree", counts, problems)
 
 
@@ -595,7 +577,8 @@ def assert_generation_logprobs_agree(
 def judge(options: argparse.Namespace) -> list[Check]:
     """All five checks; raises EvidenceError or OSError if they can't be made."""
     cuts = _load_cuts(options.selection)
-    restored, completed = _read_log(options.recovery_log)
+    restored = _read_log(options.recovery_log, RESTORED, "restored")
+    completed = _read_log(options.recovery_log, COMPLETED, "completed")
     for cut in cuts:
         cut.restored = [x for x in restored if x["source"] == cut.model_call_id]
         cut.completed = [x for x in completed if x["source"] == cut.model_call_id]
@@ -603,24 +586,20 @@ def judge(options: argparse.Namespace) -> list[Check]:
     successor_keys = _load_successor_keys(options.successor_checkpoint)
     reference_dumps = _find_dumps(options.reference_log_dir)
     recovery_dumps = _find_dumps(options.recovery_log_dir)
-    runs: dict[str, list[Row]] = {"reference": [], "recovery": []}
-    differences: list[str] = []
-    agreements: list[Agreement] = []
+    reference, recovery = list[Row](), list[Row]()
     for step in sorted(reference_dumps | recovery_dumps):
-        reference = _load_dump(reference_dumps.get(step), step)
-        recovery = _load_dump(recovery_dumps.get(step), step)
-        found = _compare_step(reference, recovery, cuts)
-        differences += found[0]
-        agreements += found[1]
-        runs["reference"] += reference
-        runs["recovery"] += recovery
+        originals = _load_dump(reference_dumps.get(step), step)
+        rows = _load_dump(recovery_dumps.get(step), step)
+        _compare(originals, rows, cuts)
+        reference += originals
+        recovery += rows
     thresholds = options.min_identical_logprobs, options.max_logprob_difference
     return [
-        assert_rows_match(runs, differences, options),
-        assert_prefixes_trained_once(cuts, restored + completed, runs["recovery"]),
+        assert_rows_match(reference, recovery, options),
+        assert_prefixes_trained_once(cuts, restored + completed, recovery),
         assert_old_keys_retired(cuts, probe, successor_keys, options.steps),
-        assert_reward_signal(runs["reference"], options.steps),
-        assert_generation_logprobs_agree(agreements, *thresholds),
+        assert_reward_signal(reference, options.steps),
+        assert_generation_logprobs_agree(recovery, *thresholds),
     ]
 
 
@@ -638,12 +617,8 @@ def _report(checks: list[Check]) -> str:
 def main() -> int:
     summary = __doc__.splitlines()[0]
     parser = argparse.ArgumentParser(description=summary, usage=argparse.SUPPRESS)
-    for name in ("reference-log-dir", "recovery-log-dir", "selection", "recovery-log"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    for name in ("staging-keys", "successor-checkpoint"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    for name in ("steps", "prompts-per-step", "generations-per-prompt"):
-        parser.add_argument(f"--{name}", type=int, required=True)
+    for name, kind in ARGUMENTS.items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
     parser.add_argument("--min-identical-logprobs", type=float, default=0.97)
     parser.add_argument("--max-logprob-difference", type=float, default=0.5)
     parser.add_argument("--verdict", type=Path, help="all problems go here, as JSON")

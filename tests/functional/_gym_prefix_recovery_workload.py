@@ -8,7 +8,6 @@ mid-decode, and one counter prompt, whose constrained call can only be restarted
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +40,9 @@ checkpoint_proof: the list of the integers from {first} to {last} in increasing 
 Do not skip any integer. Do not call any other tool."""
 
 
-def _function_tool(name: str, properties: Row) -> Row:
-    """A tool whose arguments have to fit the schema, all of them."""
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    return {"type": "function", "name": name, "parameters": schema, "strict": True}
-
-
-CREATE_EVENT = _function_tool(
-    "calendar_create_event", {name: {"type": "string"} for name in EVENT}
-)
-INCREMENT_COUNTER = _function_tool(
-    "increment_counter",
-    {
+TOOLS: dict[str, Row] = {  # the arguments that each has to be called with
+    "calendar_create_event": {name: {"type": "string"} for name in EVENT},
+    "increment_counter": {
         "count": {"type": "integer", "enum": [1]},
         "checkpoint_proof": {
             "type": "array",
@@ -66,82 +51,64 @@ INCREMENT_COUNTER = _function_tool(
             "maxItems": PROOF_ITEMS,
         },
     },
-)
+}
 
 
-def _example_row(gym_root: Path | None, environment: str) -> Row:
-    """The row that NeMo-Gym ships for an environment; an empty one without a Gym."""
-    if gym_root is None:
-        return {}
+def _example_row(gym_root: Path, environment: str) -> Row:
+    """The data row that NeMo-Gym ships for an environment."""
     path = gym_root / "resources_servers" / environment / "data/example.jsonl"
-    try:
-        with path.open(encoding="utf-8") as lines:
-            row = json.loads(lines.readline())
-    except ValueError as error:
-        raise ValueError(f"{path}:1: expected a data row, as JSON: {error}") from error
-    return row
+    with path.open(encoding="utf-8") as lines:
+        try:
+            return json.loads(lines.readline())
+        except ValueError as error:
+            raise ValueError(f"{path}:1: expected a data row: {error}") from error
 
 
-def _data_row(example: Row, tool: Row, prompt: str, max_output_tokens: int) -> Row:
-    """The example with our prompt in place of its turns, and a call that is forced."""
+def _row(environment: str, tool: str, prompt: str, limit: int, args: Any) -> Row:
+    """A data row with one prompt, one tool, which has to be called, and no agent."""
+    example = _example_row(args.gym_root, environment) if args.gym_root else {}
+    example.pop("agent_ref", None)  # it would compete with task_source
     params = example.get("responses_create_params", {})
-    row = example | {
-        "responses_create_params": params
-        | {
-            "input": [{"role": "user", "content": prompt}],
-            "tools": [tool],
-            "tool_choice": {"type": "function", "name": tool["name"]},
-            "parallel_tool_calls": False,
-            "max_output_tokens": max_output_tokens,
-        }
+    schema = {
+        "type": "object",
+        "properties": TOOLS[tool],
+        "required": list(TOOLS[tool]),
+        "additionalProperties": False,
     }
-    row.pop("agent_ref", None)  # it would compete with task_source
-    return row
-
-
-def _workplace_row(example: Row, items: int, expected_duration: str) -> Row:
-    shipped = example.get("responses_create_params", {}).get("tools", [])
-    tools = {tool["name"]: tool for tool in [CREATE_EVENT, *shipped]}
-    tool = tools[CREATE_EVENT["name"]]
-    prompt = WORKPLACE_PROMPT.format(**EVENT, first=1, last=items)
-    # An integer and its line end are at most 5 tokens; the rest is room for doubt.
-    row = _data_row(example, tool, prompt, max_output_tokens=6 * items + 256)
-    expected = json.dumps(EVENT | {"duration": expected_duration})
-    return row | {
-        "task_source": "workplace_assistant_checkpoint_test_agent",
-        "environment_name": "workplace_assistant",
-        "category": "workplace_assistant",
-        "ground_truth": [{"name": CREATE_EVENT["name"], "arguments": expected}],
+    own = {"type": "function", "name": tool, "parameters": schema, "strict": True}
+    shipped = {x["name"]: x for x in params.get("tools", [])}
+    is_own = tool == "increment_counter"  # the proof is not in NeMo-Gym's
+    forced = {
+        "input": [{"role": "user", "content": prompt}],
+        "tools": [own if is_own else shipped.get(tool, own)],
+        "tool_choice": {"type": "function", "name": tool},
+        "parallel_tool_calls": False,
+        "max_output_tokens": limit,
     }
+    names = {"environment_name": environment, "category": environment}
+    return example | names | {"responses_create_params": params | forced}
 
 
-def _counter_row(example: Row) -> Row:
-    prompt = COUNTER_PROMPT.format(count=1, first=0, last=PROOF_ITEMS - 1)
-    row = _data_row(example, INCREMENT_COUNTER, prompt, max_output_tokens=512)
-    return row | {
-        "task_source": "example_session_state_mgmt_simple_agent",
-        "environment_name": "example_session_state_mgmt",
-        "category": "example_session_state_mgmt",
-        "initial_count": 3,
-        "expected_count": 4,
-    }
-
-
-def build_rows(list_items: list[int], gym_root: Path | None) -> list[Row]:
+def build_rows(args: Any) -> list[Row]:
     """The rows of one train step.
 
     The second list's verifier expects another duration than its prompt asks for, so
     that rewards are never all the same.
 
-    Raises OSError or ValueError if NeMo-Gym's example row can't be used.
+    Raises OSError or ValueError if NeMo-Gym's example row can't be read.
     """
-    example = _example_row(gym_root, "workplace_assistant")
-    rows = []
-    for position, items in enumerate(list_items):
-        expected = OTHER_DURATION if position == 1 else EVENT["duration"]
-        rows.append(_workplace_row(example, items, expected))
-    counter_example = _example_row(gym_root, "example_session_state_mgmt")
-    return [*rows, _counter_row(counter_example)]
+    rows, tool = [], "calendar_create_event"
+    for position, items in enumerate(args.list_items):
+        prompt = WORKPLACE_PROMPT.format(**EVENT, first=1, last=items)
+        row = _row("workplace_assistant", tool, prompt, 6 * items + 256, args)
+        row["task_source"] = "workplace_assistant_checkpoint_test_agent"
+        expected = EVENT | ({"duration": OTHER_DURATION} if position == 1 else {})
+        row["ground_truth"] = [{"name": tool, "arguments": json.dumps(expected)}]
+        rows.append(row)
+    prompt = COUNTER_PROMPT.format(count=1, first=0, last=PROOF_ITEMS - 1)
+    row = _row("example_session_state_mgmt", "increment_counter", prompt, 512, args)
+    row["task_source"] = "example_session_state_mgmt_simple_agent"
+    return [*rows, row | {"initial_count": 3, "expected_count": 4}]
 
 
 def main() -> None:
@@ -152,11 +119,10 @@ def main() -> None:
     parser.add_argument("--gym-root", type=Path, help="NeMo-Gym's checkout, if any")
     args = parser.parse_args()
     try:
-        rows = build_rows(args.list_items, args.gym_root)
+        lines = [json.dumps(row) + "\n" for row in build_rows(args)]
         partial = args.output.with_suffix(".partial")
-        lines = [json.dumps(row) + "\n" for row in rows]
         partial.write_text("".join(lines * args.steps), encoding="utf-8")
-        os.replace(partial, args.output)
+        partial.replace(args.output)
     except (OSError, ValueError) as error:
         parser.exit(2, f"error: {error}\n")
 
