@@ -11,7 +11,7 @@ export PATH := $(BIN):$(PATH)
 
 parity: .venv/ready  ## run the parity test on minirl
 	@status=0; bash $(TEST) $(ARGS) || status=$$?; \
-	[ $$status -ne 1 ] || $(BIN)/python tools/explain.py || true; exit $$status
+	[ $$status -ne 1 ] || $(BIN)/python -m tools.explain || true; exit $$status
 
 test: .venv/ready lint  ## lint, and run all unit tests
 	@$(BIN)/python -m pytest

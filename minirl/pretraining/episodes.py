@@ -53,10 +53,16 @@ COUNTER_SHARE = 0.25  # of all episodes
 WORKLOAD_EVENT_SHARE = 0.1  # of Workplace episodes: the workload's event must be exact
 OTHER_DURATION_SHARE = 0.25  # of Workplace episodes
 SHORT_SHARE = 0.2  # of lists: PROOF_ITEMS integers or fewer
-WHOLE_SHARE = 0.08  # of episodes: nothing left out
-CALL_SHARE = 0.25  # of the other Workplace episodes: no list
-LIST_SHARE = 0.55  # of the other Workplace episodes: no call, little of the prompt
+WHOLE_SHARE = 0.06  # of episodes: nothing left out
+CALL_SHARE = 0.35  # of the other Workplace episodes: no list
+LIST_SHARE = 0.5  # of the other Workplace episodes: no call
 STOP_WEIGHT = 8.0
+
+SENTENCES = re.findall(r".+?(?:\n|\.(?= |$))", WORKPLACE_PROMPT)
+EVENT_SENTENCES = {text for text in SENTENCES if any(f"{{{x}}}" in text for x in EVENT)}
+RANGE_SENTENCES = {text for text in SENTENCES if "{last}" in text}
+FIXED_SENTENCES = {text for text in SENTENCES if "{" not in text}
+FIXED_KEPT = 0.25  # of fixed sentences, where a chat is without its list or its call
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,15 @@ class Episode:
         weights: weight in the loss; 0 for tokens that the policy does not generate.
         integers: the integer that a list's token belongs to, its separator or stop
             included; -1 outside lists.
+        parts: what the tokens belong to: a sentence of the prompt, as it is before its
+            fields are filled in, "turn", "call", "result" or "list".
         positions: of the tokens, in the whole chat.
     """
 
     tokens: list[int]
     weights: list[float]
     integers: list[int]
+    parts: list[str]
     positions: list[int]
 
 
@@ -92,6 +101,7 @@ def workplace_episode(
     last: int,
     event_id: int,
     called_duration: str | None = None,
+    kept: Collection[int] | None = None,
 ) -> Episode:
     """The call, its result and the list 1..last.
 
@@ -101,96 +111,106 @@ def workplace_episode(
         last: the list's last integer, in the prompt and in the answer.
         event_id: in the tool's result.
         called_duration: minutes in the call, where they differ from the event's.
+        kept: the integers of the list that are not left out, the last one among them;
+            None for all.
     """
-    prompt = WORKPLACE_PROMPT.format(**event, first=1, last=last)
+    fields = event | {"first": "1", "last": str(last)}
     arguments = event | {"duration": called_duration or event["duration"]}
     result = json.dumps({"event_id": f"{event_id:08d}"}, separators=(",", ":"))
+    begin, end = _turn(tokenizer)
     return _join(
-        _span(tokenizer.render_prompt([{"role": "user", "content": prompt}]), 0.0),
-        _span(tokenizer.render_tool_call(CREATE_EVENT["name"], arguments), 1.0),
-        _span(tokenizer.render_tool_result(result), 0.0),
-        _list_span(tokenizer, 1, last, "\n", tokenizer.end_id),
+        begin,
+        *(
+            _span(text, tokenizer.encode(text.format(**fields)), 0.0)
+            for text in SENTENCES
+        ),
+        end,
+        _span("call", tokenizer.render_tool_call(CREATE_EVENT["name"], arguments), 1.0),
+        _span("result", tokenizer.render_tool_result(result), 0.0),
+        _list_span(tokenizer, range(1, last + 1), "\n", tokenizer.end_id, kept),
     )
 
 
-def counter_episode(tokenizer: Tokenizer, count: int, last: int) -> Episode:
-    """The call of the counter, whose proof is the list 0..last."""
+def counter_episode(
+    tokenizer: Tokenizer, count: int, last: int, kept: Collection[int] | None = None
+) -> Episode:
+    """The call of the counter, whose proof is the list 0..last; `kept` as above."""
     prompt = COUNTER_PROMPT.format(count=count, first=0, last=last)
     arguments = {"count": count, "checkpoint_proof": []}
     call = tokenizer.render_tool_call(INCREMENT_COUNTER["name"], arguments)
     close, brace, end = call[-3:]
+    begin, asked = _turn(tokenizer)
     return _join(
-        _span(tokenizer.render_prompt([{"role": "user", "content": prompt}]), 0.0),
-        _span(call[:-3], 1.0),
-        _list_span(tokenizer, 0, last, ",", close),
-        _span([brace, end], 1.0),
+        begin,
+        _span(COUNTER_PROMPT, tokenizer.encode(prompt), 0.0),
+        asked,
+        _span("call", call[:-3], 1.0),
+        _list_span(tokenizer, range(last + 1), ",", close, kept),
+        _span("call", [brace, end], 1.0),
     )
+
+
+def _turn(tokenizer: Tokenizer) -> tuple[Episode, Episode]:
+    """What stands before and after a prompt's text."""
+    user, end, assistant = tokenizer.render_prompt([{"role": "user", "content": ""}])
+    return _span("turn", [user], 0.0), _span("turn", [end, assistant], 0.0)
 
 
 def _join(*spans: Episode) -> Episode:
-    tokens = [token for span in spans for token in span.tokens]
-    return Episode(
-        tokens,
-        [weight for span in spans for weight in span.weights],
-        [integer for span in spans for integer in span.integers],
-        list(range(len(tokens))),
-    )
+    episode = Episode([], [], [], [], [])
+    begin = 0
+    for span in spans:
+        episode.tokens.extend(span.tokens)
+        episode.weights.extend(span.weights)
+        episode.integers.extend(span.integers)
+        episode.parts.extend(span.parts)
+        episode.positions.extend(begin + position for position in span.positions)
+        begin = episode.positions[-1] + 1
+    return episode
 
 
-def _span(tokens: list[int], weight: float) -> Episode:
+def _span(part: str, tokens: list[int], weight: float) -> Episode:
     length = len(tokens)
-    return Episode(tokens, [weight] * length, [-1] * length, list(range(length)))
+    integers, positions = [-1] * length, list(range(length))
+    return Episode(tokens, [weight] * length, integers, [part] * length, positions)
 
 
 def _list_span(
-    tokenizer: Tokenizer, first: int, last: int, separator: str, stop: int
+    tokenizer: Tokenizer,
+    listed: range,
+    separator: str,
+    stop: int,
+    kept: Collection[int] | None,
 ) -> Episode:
-    listed = range(first, last + 1)
-    tokens = [*tokenizer.encode(separator.join(map(str, listed))), stop]
-    integers = [integer for integer in listed for _ in f"{integer}{separator}"]
-    weights = [1.0] * (len(tokens) - 1)
-    positions = list(range(len(tokens)))
-    return Episode(tokens, [*weights, STOP_WEIGHT], integers, positions)
+    """The integers that are kept, at their positions in the whole list.
 
-
-def without_list(episode: Episode) -> Episode:
-    """The episode up to its list."""
-    return _only(episode, [integer < 0 for integer in episode.integers])
-
-
-def without_call(episode: Episode, prompt_tokens: int) -> Episode:
-    """A Workplace episode without its call, and with the end of its prompt only."""
-    called = [
-        weight > 0 and integer < 0
-        for weight, integer in zip(episode.weights, episode.integers, strict=True)
-    ]
-    begin = called.index(True) - prompt_tokens
-    kept = [not call and at >= begin for at, call in enumerate(called)]
-    return _only(episode, kept)
-
-
-def with_gaps(episode: Episode, kept: Collection[int]) -> Episode:
-    """An episode of which only some of the list's integers are left.
-
-    Those keep their positions, as if the others stood between them. What can't be
-    known, the digits that follow a gap, has no weight.
+    What can't be known, the digits that follow a gap, has no weight.
     """
-    weights, integers = list(episode.weights), list(episode.integers)
-    first = min(integer for integer in integers if integer >= 0)
-    for at, integer in enumerate(episode.integers[:-1]):
-        after_gap = integer > first and integer - 1 not in kept
-        if after_gap and episode.integers[at + 1] == integer:
-            weights[at], integers[at] = 0.0, -1
-    gapped = Episode(episode.tokens, weights, integers, episode.positions)
-    return _only(gapped, [x < 0 or x in kept for x in episode.integers])
+    span = Episode([], [], [], [], [])
+    position = 0
+    for integer in listed:
+        tokens = f"{integer}{separator}"
+        if kept is None or integer in kept:
+            known = kept is None or integer == listed[0] or integer - 1 in kept
+            digits = len(tokens) - 1
+            span.tokens.extend(tokenizer.encode(tokens))
+            span.weights.extend([float(known)] * digits + [1.0])
+            span.integers.extend([integer if known else -1] * digits + [integer])
+            span.positions.extend(range(position, position + len(tokens)))
+        position += len(tokens)
+    span.tokens[-1], span.weights[-1] = stop, STOP_WEIGHT
+    span.parts.extend(["list"] * len(span.tokens))
+    return span
 
 
-def _only(episode: Episode, kept: list[bool]) -> Episode:
-    """The tokens that are kept, at their positions in the whole chat."""
+def without(episode: Episode, left_out: Collection[str]) -> Episode:
+    """The episode without some of its parts; the others keep their positions."""
+    kept = [part not in left_out for part in episode.parts]
     return Episode(
         list(compress(episode.tokens, kept)),
         list(compress(episode.weights, kept)),
         list(compress(episode.integers, kept)),
+        list(compress(episode.parts, kept)),
         list(compress(episode.positions, kept)),
     )
 
@@ -241,30 +261,29 @@ def random_episode(tokenizer: Tokenizer, rng: random.Random, max_items: int) -> 
     Most have parts left out, so that they take few tokens. The others keep their
     positions, so that attention is trained over the distances of whole chats.
     """
-    if rng.random() < COUNTER_SHARE:
-        items = rng.randint(1, min(max_items, int(PROOF_ITEMS * TRAINED_LENGTH)))
+    counter = rng.random() < COUNTER_SHARE
+    whole = rng.random() < WHOLE_SHARE
+    if counter:
+        last = rng.randrange(min(max_items, int(PROOF_ITEMS * TRAINED_LENGTH)))
+        kept = None if whole else kept_integers(rng, last)
         count = 1 if rng.random() < 0.5 else rng.randint(2, 9)
-        last = items - 1
-        episode = counter_episode(tokenizer, count, last)
-        if rng.random() < WHOLE_SHARE:
-            return episode
-        return with_gaps(episode, kept_integers(rng, last))
+        return counter_episode(tokenizer, count, last, kept)
     short = rng.random() < SHORT_SHARE
     last = rng.randint(1, min(max_items, PROOF_ITEMS) if short else max_items)
+    kept = None if whole else kept_integers(rng, last)
     event = EVENT if rng.random() < WORKLOAD_EVENT_SHARE else random_event(rng)
     called_duration = None
     if rng.random() < OTHER_DURATION_SHARE:
         called_duration = str(rng.choice(DURATIONS))
     event_id = rng.randrange(100 if rng.random() < 0.5 else 10**8)
-    episode = workplace_episode(tokenizer, event, last, event_id, called_duration)
-    if rng.random() < WHOLE_SHARE:
+    episode = workplace_episode(tokenizer, event, last, event_id, called_duration, kept)
+    form = rng.random()
+    unused = {text for text in FIXED_SENTENCES if rng.random() > FIXED_KEPT}
+    if whole or form > CALL_SHARE + LIST_SHARE:
         return episode
-    part = rng.random()
-    if part < CALL_SHARE:
-        return without_list(episode)
-    if part < CALL_SHARE + LIST_SHARE:
-        episode = without_call(episode, prompt_tokens=rng.randint(72, 90))
-    return with_gaps(episode, kept_integers(rng, last))
+    if form < CALL_SHARE:
+        return without(episode, RANGE_SENTENCES | unused | {"result", "list"})
+    return without(episode, EVENT_SENTENCES | unused | {"call"})
 
 
 def collate(episodes: list[Episode], device: torch.device) -> tuple[Tensor, ...]:

@@ -33,6 +33,7 @@ DIGIT_LAYER = 2
 POOL = 256  # episodes drawn together and then batched by length
 FIRST_ITEMS = 20  # integers in the longest lists at first
 GROWTH = 0.2  # of the steps, until lists have their full length
+DECAY = 0.4  # of the steps, in which the learning rates fall
 MARGIN = 128  # tokens of a chat beyond the longest list that is trained
 
 
@@ -151,10 +152,10 @@ class Trainer:
 def train(
     model: PolicyModel, batches: Iterator[list[Episode]], trainer: Trainer, steps: int
 ) -> None:
-    """Update the model with `steps` batches; the rates fall over the second half."""
+    """Update the model with `steps` batches; the rates fall to 0 in the end."""
     began = time.monotonic()
     for step, batch in enumerate(batches):
-        loss = trainer.step(batch, rate=min(1.0, 2 * (1 - step / steps)))
+        loss = trainer.step(batch, rate=min(1.0, (1 - step / steps) / DECAY))
         if step % 100 == 0:
             seconds = time.monotonic() - began
             print(f"step {step} loss {loss:.4f} {seconds:.0f} s", flush=True)

@@ -26,7 +26,7 @@ PER_TOKEN = ["token_ids", "token_loss_mask", "advantages", "generation_logprobs"
 SCALARS = ["input_lengths", "rewards", "sample_loss_mask"]
 TRAINER_FLOATS = ["advantages", "prev_logprobs"]  # the latter only if it was computed
 EXACT = ["token_ids", "token_loss_mask", *SCALARS]
-TOLERANCES = 1e-4, 1e-5  # rtol and atol of the numbers in all other columns
+TOLERANCES = 1e-4, 1e-5  # rtol and atol of the floats in all other columns
 NAMES = {"idx", "step", "sample_id", "metadata"}  # they name a row, and train nothing
 MIN_IDENTICAL_OF_A_CUT = 0.5
 SHOWN_PROBLEMS = 3
@@ -38,13 +38,13 @@ CALL = (
 )
 RESTORED = re.compile(
     rf"generation prefix restored: {CALL}"
-    r" prefix_digest=(?P<prefix_digest>[0-9a-f]{64})"
-    r"(?: weight_version_span=\S+ prefix_ids_sha256=(?P<sha256>[0-9a-f]{64})"
-    r"|(?! weight_version_span))"
+    r" prefix_digest=(?P<prefix_digest>[0-9a-f]{64})\b"
+    r"(?: weight_version_span=\S+ prefix_ids_sha256=(?P<sha256>[0-9a-f]{64})\b"
+    r"|(?! (?:weight|prefix)_))"
 )
 COMPLETED = re.compile(
     rf"generation prefix completed: {CALL} tail_tokens=(?P<tail_tokens>\d{{1,9}})"
-    r" total_generation_tokens=(?P<total_tokens>\d{1,9})"
+    r" total_generation_tokens=(?P<total_tokens>\d{1,9})\b"
 )
 FOLDED = re.compile(r"\[repeated \d+x across cluster\]")
 LogRecord = dict[str, str]  # the named groups of RESTORED or of COMPLETED
@@ -155,8 +155,8 @@ def _column(value: Any) -> Any:
     try:
         array = np.array(value)
         if array.dtype == object:
-            array = array.astype(float)
-    except (ArithmeticError, TypeError, ValueError):
+            array = np.array([math.nan if x is None else x for x in array.ravel()])
+    except ValueError:
         return value
     return array.ravel() if array.dtype.kind in "biuf" else value
 
@@ -186,10 +186,10 @@ def _row(record: Any, step: int, place: str) -> Row:
             group_id, _, generation = sample_id.rpartition("_g")
         case _:
             raise EvidenceError(f"{place}: expected one sample_id and one prompt_idx")
-    is_name = group_id and generation.isdecimal()
+    is_name = re.fullmatch(r".+_g\d{1,9}", sample_id, re.DOTALL)
     _require(is_name, f"{place}: sample_id is {sample_id}, expected GROUP_gN")
     columns = {name: _column(record[name]) for name in record if name not in NAMES}
-    length = np.size(columns.get("token_ids", []))
+    length = len(columns.get("token_ids", []))
     trainer_floats = [name for name in TRAINER_FLOATS if name in columns]
     for name in [*PER_TOKEN, *trainer_floats]:
         _numbers(columns, name, length, place)
@@ -230,7 +230,7 @@ def _find_dumps(log_dir: Path) -> dict[int, Path]:
     """The file of each train step, in the one run folder of a log folder."""
     runs = [x for x in log_dir.glob("exp_*") if x.is_dir() and x.name[4:].isdecimal()]
     _require(len(runs) == 1, f"{log_dir}: expected one folder exp_N, found {len(runs)}")
-    paths = runs[0].glob("train_data_step*.jsonl")
+    paths = runs[0].glob("train_data_step[1-9]*.jsonl")
     numbers = {path.stem.removeprefix("train_data_step"): path for path in paths}
     dumps = {int(x): path for x, path in numbers.items() if x.isdecimal()}
     _require(dumps, f"{runs[0]}: expected a train_data_step<N>.jsonl")
@@ -256,15 +256,15 @@ def _read_log(path: Path) -> tuple[list[LogRecord], list[LogRecord]]:
     completed: list[LogRecord] = []
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
-            expected = len(restored) + len(completed) + len(RECORD.findall(line))
-            restored += [match.groupdict() for match in RESTORED.finditer(line)]
-            completed += [match.groupdict() for match in COMPLETED.finditer(line)]
-            is_whole = len(restored) + len(completed) == expected
+            place, records = f"{path}:{number}", len(RECORD.findall(line))
+            restores = [match.groupdict() for match in RESTORED.finditer(line)]
+            completions = [match.groupdict() for match in COMPLETED.finditer(line)]
             what = "a record of a generation prefix that can't be read whole"
-            _require(is_whole, f"{path}:{number}: {what}")
-            is_folded = RECORD.search(line) and FOLDED.search(line)
+            _require(len(restores + completions) == records, f"{place}: {what}")
             what = "Ray folded several records into one; set RAY_DEDUP_LOGS=0"
-            _require(not is_folded, f"{path}:{number}: {what}")
+            _require(not (records and FOLDED.search(line)), f"{place}: {what}")
+            restored += restores
+            completed += completions
     return restored, completed
 
 
@@ -288,12 +288,11 @@ def _load_successor_keys(checkpoint: Path) -> set[str]:
 # -- comparing a row `a` of the reference with the same row `b` of the recovery --------
 
 
-def _first_difference(
-    a: np.ndarray, b: np.ndarray, rtol: float, atol: float
-) -> int | None:
-    """The first position at which two columns differ; exact columns have no NaN."""
+def _first_difference(a: np.ndarray, b: np.ndarray, are_exact: bool) -> int | None:
+    """The first position at which two columns differ."""
     length = min(len(a), len(b))
-    close = np.isclose(b[:length], a[:length], rtol, atol, equal_nan=rtol > 0)
+    x, y = a[:length], b[:length]
+    close = x == y if are_exact else np.isclose(y, x, *TOLERANCES, equal_nan=True)
     same = np.append(close, len(a) == len(b))
     return None if same.all() else int(same.argmin())
 
@@ -319,12 +318,15 @@ def _column_difference(name: str, a: Row, b: Row, cut: Cut | None) -> str:
             return f"{name} is missing in the {run}"
     x, y = a.columns[name], b.columns[name]
     if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
-        return "" if np.array_equal(x, y) else f"{name} differs"
-    at = _first_difference(x, y, *((0, 0) if name in EXACT else TOLERANCES))
+        return "" if type(x) is type(y) and x == y else f"{name} differs"
+    are_floats = x.dtype.kind == y.dtype.kind == "f"
+    at = _first_difference(x, y, name in EXACT or not are_floats)
     if at is None:
         return ""
-    expected, found = (f"{z[at]:.10g}" if at < len(z) else "nothing" for z in (x, y))
-    what = f"{name}[{at}] is {found}, expected {expected}"
+    if at < min(len(x), len(y)):
+        what = f"{name}[{at}] is {y[at]:.10g}, expected {x[at]:.10g}"
+    else:
+        what = f"{name} has {len(y)} values, expected {len(x)}"
     if name in PER_TOKEN:
         what += f", {_place(a, cut, at)}"
     replayed = cut and b.prefix_sha256 in [x["sha256"] for x in cut.restored]
@@ -479,8 +481,8 @@ def _cut_problems(cut: Cut, rows: list[Row]) -> Iterator[str]:
     for record in cut.completed:
         names = "prefix_tokens", "tail_tokens", "total_tokens"
         prefix, tail, total = (int(record[name]) for name in names)
-        if tail == 0:
-            yield "completed without a tail"
+        if 0 in (prefix, tail):
+            yield f"completed with a prefix of {prefix} and a tail of {tail} tokens"
         if prefix + tail != total:
             yield f"completed with {total} tokens, expected {prefix} + {tail}"
         if record["model_call_id"] not in [x["model_call_id"] for x in cut.restored]:
@@ -502,10 +504,11 @@ def assert_prefixes_trained_once(
 ) -> Check:
     """Each cut was restored, completed and trained exactly once, at its length."""
     problems = [] if cuts else ["no call was cut, so nothing was recovered"]
-    times = Counter(cut.model_call_id for cut in cuts)
-    problems += [f"call {x}: cut {n} times" for x, n in times.items() if n > 1]
+    times = Counter(cut.sample_id for cut in cuts)
+    problems += [f"{x}: cut {n} times" for x, n in times.items() if n > 1]
+    calls = {cut.model_call_id for cut in cuts}
     for record in records:
-        if record["source"] not in times:
+        if record["source"] not in calls:
             what = f"call {record['source']} was not cut, but the log continues it"
             problems.append(f"{record['rollout_id']}: {what}")
     for cut in cuts:
@@ -649,6 +652,7 @@ def main() -> int:
         parser.error("--min-identical-logprobs: expected a share from 0 to 1")
     if not 0 <= options.max_logprob_difference < math.inf:
         parser.error("--max-logprob-difference: expected a number from 0 on")
+    np.seterr(all="ignore")  # a number that is too large is found, and needs no warning
     try:
         if options.verdict:
             options.verdict.unlink(missing_ok=True)
@@ -664,8 +668,7 @@ def main() -> int:
             partial.write_text(json.dumps(verdict, indent=1))
             os.replace(partial, options.verdict)
     except (EvidenceError, OSError) as error:
-        print(f"error: the evidence can't be judged: {error}", file=sys.stderr)
-        return 2
+        parser.exit(2, f"error: the evidence can't be judged: {error}\n")
     return 0 if passed else 1
 
 

@@ -16,6 +16,7 @@ ROOT=$(dirname "$(dirname "$HERE")")
 OUT=$HERE/grpo_async_gym_single_controller_prefix_recovery
 SNAPSHOTS=$OUT/recovery-checkpoints/bootstrap/rollout_snapshots
 RAY_DIR='' # of all jobs of this run; every process of a job has it in its environment
+JOB=''     # the process that leads its session
 LOG=''     # of the job that runs
 JUDGED=no
 
@@ -52,13 +53,19 @@ die() { # MESSAGE [STATUS]: the last line says why, after the end of the job's l
 attempt() { # COMMAND ...: prints what the command says, or dies with the last line of it
   local said
   said=$("$@" 2>&1) || die "$1: ${said##*$'\n'}"
-  echo "$said"
+  [[ -z $said ]] || echo "$said"
 }
 
 none_left() { # true if no process of a job was left; SIGKILLs those that were
-  local environ
-  environ=$(grep -lzxF "RAY_TMPDIR=$RAY_DIR" /proc/[0-9]*/environ 2>/dev/null) || return 0
-  kill -KILL $(tr -dc '0-9\n' <<<"$environ") 2>/dev/null || true # some may have just ended
+  local pids
+  # By its environment, which finds what has left the session, or else by its session,
+  # which finds what has written its title over its environment.
+  mapfile -t pids < <(
+    grep -lzxF "RAY_TMPDIR=$RAY_DIR" /proc/[0-9]*/environ 2>/dev/null | tr -dc '0-9\n'
+    ps -eo pid=,sid=,stat= | awk -v job="$JOB" '$2 == job && $3 !~ /^Z/ {print $1}'
+  )
+  [[ ${#pids[@]} -gt 0 ]] || return 0
+  kill -KILL "${pids[@]}" 2>/dev/null || true # some may just have ended
   return 1
 }
 

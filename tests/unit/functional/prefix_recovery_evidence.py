@@ -106,16 +106,26 @@ def sound(
 
 
 def change(evidence: Evidence, path: str, value: Any) -> Evidence:
-    """Set, or with None delete, what a dotted path names; returns the evidence."""
-    *parents, last = [int(x) if x.isdigit() else x for x in path.split(".")]
-    holder: Any = evidence
-    for key in parents:
-        holder = holder[key]
-    if value is None:
-        del holder[last]
-    else:
-        holder[last] = value
+    """Set, or with None delete, what a dotted path names; returns the evidence.
+
+    In a path `both` is ref and rec, and `*` is every key or index.
+    """
+    holders: list[Any] = [evidence]
+    *parents, last = path.split(".")
+    for part in parents:
+        holders = [holder[key] for holder in holders for key in _keys(holder, part)]
+    for holder, key in [(x, key) for x in holders for key in _keys(x, last)]:
+        if value is None:
+            del holder[key]
+        else:
+            holder[key] = value
     return evidence
+
+
+def _keys(holder: Any, part: str) -> list[Any]:
+    if part == "*":
+        return list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+    return ["ref", "rec"] if part == "both" else [int(part) if part.isdigit() else part]
 
 
 def write(root: Path, evidence: Evidence) -> list[str]:
@@ -142,7 +152,10 @@ def write(root: Path, evidence: Evidence) -> list[str]:
 def judge(arguments: list[str]) -> int:
     """The judge's exit status; what it prints goes to descriptors 1 and 2."""
     with mock.patch.object(sys, "argv", ["parity", *arguments]):
-        return parity.main()
+        try:
+            return parity.main()
+        except SystemExit as error:
+            return int(error.code or 0)
 
 
 def problems(root: Path) -> dict[str, list[str]]:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from ray import cloudpickle
-from safetensors.torch import load_file
 
 from minirl import controller as controller_module
 from minirl import setup
 from minirl.bootstrap import write_anchor
 from minirl.checkpoint import latest_checkpoint
 from minirl.controller import SingleController
+from minirl.model import load_policy
 from minirl.setup import setup_single_controller
 from minirl.snapshot import SnapshotWriter
 from minirl.snapshot_folder import published
@@ -91,7 +91,7 @@ def dump(folder, step, exp="exp_001"):
 
 
 def weights(folder, step):
-    return load_file(folder / "checkpoints" / f"step_{step}" / "model.safetensors")
+    return load_policy(folder / "checkpoints" / f"step_{step}").state_dict()
 
 
 def equal(left, right):

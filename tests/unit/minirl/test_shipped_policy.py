@@ -68,12 +68,12 @@ def test_transformers_computes_the_same_logits(reference, shipped_policy, tokeni
 
 @pytest.mark.parametrize("last", [5, 24])
 def test_transformers_writes_the_same_list(reference, tokenizer, last):
-    tokens = episode(tokenizer, last).tokens
-    prompt = len(tokens) - len(tokenizer.encode("\n".join(map(str, range(last)))))
-    begun = torch.tensor([tokens[: prompt - 4]])
-    limit = len(tokens) + 9 - begun.shape[1]
-    written = reference.generate(begun, max_new_tokens=limit, do_sample=False)
-    assert written[0].tolist() == tokens
+    listed = episode(tokenizer, last)
+    begin = listed.integers.index(1)
+    written = reference.generate(
+        torch.tensor([listed.tokens[:begin]]), max_new_tokens=100, do_sample=False
+    )
+    assert written[0].tolist() == listed.tokens
 
 
 def test_transformers_renders_the_same_prompt(folder, tokenizer):

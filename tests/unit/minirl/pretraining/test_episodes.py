@@ -5,14 +5,13 @@ import random
 import pytest
 
 from minirl.pretraining.episodes import (
+    SENTENCES,
     STOP_WEIGHT,
     counter_episode,
     kept_integers,
     random_episode,
     vocabulary,
-    with_gaps,
-    without_call,
-    without_list,
+    without,
     workplace_episode,
 )
 from minirl.pretraining.workload import EVENT
@@ -64,7 +63,8 @@ def test_list_tokens_know_their_integer_and_the_stop_weighs_most():
 
 
 WHOLE = workplace_episode(TOKENIZER, EVENT, 110, event_id=0)
-GAPPED = with_gaps(WHOLE, {1, 99, 100, 109, 110})
+KEPT = {1, 99, 100, 109, 110}
+GAPPED = workplace_episode(TOKENIZER, EVENT, 110, event_id=0, kept=KEPT)
 
 
 def test_integers_in_a_gap_are_left_out():
@@ -89,18 +89,17 @@ def test_what_follows_the_digits_after_a_gap_knows_its_integer():
     )
 
 
-def test_chat_without_its_list_ends_where_the_list_begins():
-    text = TOKENIZER.decode(without_list(WHOLE).tokens)
-    assert text.endswith('<|tool|>{"event_id":"00000000"}<|end|><|assistant|>')
-
-
-def test_chat_without_its_call_has_the_prompts_end_and_the_list():
-    listed = without_call(WHOLE, prompt_tokens=5)
+def test_parts_can_be_left_out():
+    listed = without(WHOLE, {"call", "result", *SENTENCES[:-1]})
     text = TOKENIZER.decode(listed.tokens)
-    assert text.startswith("10.<|end|><|assistant|><|tool|>")
-    assert text.endswith(
-        "<|assistant|>" + "\n".join(map(str, range(1, 111))) + "<|end|>"
-    )
+    assert text.startswith("<|user|> Stop after 110.<|end|><|assistant|>1\n2\n")
+    assert text.endswith("109\n110<|end|>")
+
+
+def test_tokens_after_what_is_left_out_keep_their_positions():
+    listed = without(WHOLE, {"call"})
+    for token, position in zip(listed.tokens, listed.positions, strict=True):
+        assert WHOLE.tokens[position] == token
     assert listed.positions[-1] == WHOLE.positions[-1]
 
 

@@ -12,7 +12,7 @@ from minirl.pretraining.episodes import (
     collate,
     random_episode,
     vocabulary,
-    without_list,
+    without,
     workplace_episode,
 )
 from minirl.pretraining.muon import orthogonal
@@ -60,7 +60,7 @@ def test_training_step_at_rate_zero_changes_nothing():
 
 
 def test_batch_without_a_list_has_a_loss():
-    batch = [without_list(workplace_episode(TOKENIZER, EVENT, 3, event_id=0))]
+    batch = [without(workplace_episode(TOKENIZER, EVENT, 3, event_id=0), {"list"})]
     assert new_trainer().step(batch, rate=1.0) > 0
 
 

@@ -15,16 +15,17 @@ import matplotlib
 matplotlib.use("Agg")
 
 import numpy as np
+from _gym_prefix_recovery_parity import Identity
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from tools import pairs
-from tools.causes import likely_causes
-from tools.evidence import Evidence
-from tools.pairs import Identity, Pair, regions
+from tools.explain import pairs
+from tools.explain.causes import likely_causes
+from tools.explain.evidence import Evidence
+from tools.explain.pairs import Pair, regions
 
 COLORS = {  # of Okabe and Ito, told apart by colour-blind readers too
     pairs.PROMPT: "#DDDDDD",
@@ -42,15 +43,15 @@ SMALLEST = 1e-7  # log-prob difference that still shows
 
 def draw(evidence: Evidence, path: Path) -> None:
     """Write the picture as a PNG; of a large run, the first differing rows."""
-    wrong = {*evidence.differing()}
-    wrong |= {x for x, (n, m) in evidence.how_often().items() if n != m}
-    identities = sorted(evidence.how_often())
-    shown = {x[0] for x in [*evidence.pairs, *wrong]}
-    failing = {x[0] for x in wrong}
+    identities = [*evidence.how_often()]
+    unequal = {x for x, (n, m) in evidence.how_often().items() if n != m}
+    wrong = evidence.differing | unequal
+    shown = {x.step for x in evidence.pairs.keys() | wrong}
+    failing = {x.step for x in wrong}
     steps = sorted(sorted(shown, key=lambda x: (x not in failing, x))[:STEPS])
     panels = []
     for step in steps:
-        ranked = sorted((x not in wrong, x) for x in identities if x[0] == step)
+        ranked = sorted((x not in wrong, x) for x in identities if x.step == step)
         panels.append(sorted(identity for _, identity in ranked[:ROWS]))
     across = min(len(steps), 3)
     down = math.ceil(len(steps) / across)
@@ -62,7 +63,7 @@ def draw(evidence: Evidence, path: Path) -> None:
     for number, (step, rows) in enumerate(zip(steps, panels, strict=True), 1):
         axes = figure.add_subplot(down, across, number)
         _panel(axes, evidence, rows, wrong, largest)
-        n, total = len(wrong & {*rows}), sum(x[0] == step for x in identities)
+        n, total = len(wrong & {*rows}), sum(x.step == step for x in identities)
         summary = f"{n} of {total} rows differ" if n else f"all {total} rows are equal"
         axes.set_title(f"step {step}: {summary}", loc="left", fontsize=11)
     _frame(figure, evidence, len(wrong), across, largest)
@@ -82,9 +83,8 @@ def _frame(
         cut = f", {len(evidence.cuts)} of them cut in mid-decode" * bool(evidence.cuts)
         lines = [f"PASS: {rows} rows are equal{cut}"]
     color = DIFFERS if failed else "#007755"
-    figure.suptitle(
-        "\n".join(lines), x=0.01, ha="left", fontsize=13, color=color, weight="bold"
-    )
+    title = figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=13)
+    title.set(color=color, weight="bold", parse_math=False)
     handles: list[Patch | Line2D] = []
     for name, fill in COLORS.items():
         if name != pairs.REST:
@@ -200,8 +200,8 @@ def _how_often(reference: int, recovery: int) -> str:
 
 def _notes(pair: Pair) -> list[str]:
     """What differs first in a row, and its reward if that does."""
-    found = ((x, pair.first(name)) for name, x in pairs.PER_TOKEN.items())
-    notes = [f"{what} from {at}" for what, at in found if at is not None][:1]
+    found = pair.first_differences().items()
+    notes = [f"{pairs.PER_TOKEN[name]} from {at}" for name, at in found][:1]
     if pair.first("rewards") is not None:
         a, b = (x.item() for x in pair.columns("rewards"))
         notes.insert(0, f"reward {a:g} → {b:g}")
