@@ -25,6 +25,7 @@ class Fault:
     plant: Callable[[Controller], None]
     in_reference: bool  # it is in the uninterrupted run as well
     shows_in_step: int  # the train step that it takes to tell
+    check_near_greedy: str  # the check that must fail there
     harmless_near_greedy: str  # why it changes nothing there; empty if it does
 
 
@@ -36,6 +37,7 @@ def fault(
     breaks: str,
     in_reference: bool = False,
     shows_in_step: int = 1,
+    check_near_greedy: str = "",
     harmless_near_greedy: str = "",
 ) -> Any:
     """Register the decorated function, which plants the fault of its name."""
@@ -49,6 +51,7 @@ def fault(
             plant,
             in_reference,
             shows_in_step,
+            check_near_greedy or check,
             harmless_near_greedy,
         )
         return plant

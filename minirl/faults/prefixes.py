@@ -133,7 +133,7 @@ def prefix_logprobs_recomputed(controller: Controller) -> None:
     policy.model = copy.deepcopy(controller.policy.model)
     with torch.no_grad():
         for parameter in policy.model.parameters():
-            parameter.mul_(1.001)
+            parameter.mul_(1.1)
 
     def around(continue_from: Any, call: Call, prefix: Prefix) -> None:
         token_ids = torch.tensor([call.prompt_ids + prefix.token_ids])
@@ -143,7 +143,11 @@ def prefix_logprobs_recomputed(controller: Controller) -> None:
     wrap(controller.rollouts.engine, "continue_from", around)
 
 
-@fault(LOGPROBS, "position ids are shifted by one after each prefix")
+@fault(
+    LOGPROBS,
+    "position ids are shifted by one after each prefix",
+    check_near_greedy=ROWS,  # each row then has another likeliest token somewhere
+)
 def positions_shifted(controller: Controller) -> None:
     def position(call: Call) -> int:
         prefix = call.prefix.token_ids if call.prefix else []

@@ -161,7 +161,8 @@ class Catalogue:
 
     def outcome(self, fault: Fault | None) -> Outcome:
         """Restore and judge; a run that breaks down has not been judged."""
-        name, check = (fault.name, fault.check) if fault else (CONTROL, "")
+        name = fault.name if fault else CONTROL
+        check = self.workspace.workload.check_of(fault) if fault else ""
         started = time.monotonic()
         try:
             job, failed = self.restore(fault)
@@ -182,8 +183,8 @@ def run_catalogue(workspace: Workspace, faults: list[Fault]) -> Iterator[Outcome
 def report(mode: str, faults: list[Fault], args: argparse.Namespace) -> bool:
     """Run the faults in a mode, and print a table; whether all were caught."""
     started, outcomes = time.monotonic(), []
-    harmless = [x for x in faults if mode == "near-greedy" and x.harmless_near_greedy]
-    planted = [x for x in faults if x not in harmless]
+    planted = [x for x in faults if MODES[mode].check_of(x)]
+    harmless = [x for x in faults if x not in planted]
     keep = args.keep and args.keep / mode
     with Workspace(MODES[mode], args.jobs, keep) as workspace:
         for outcome in run_catalogue(workspace, planted):

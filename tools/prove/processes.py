@@ -29,13 +29,26 @@ def wait_until(what: str, condition: Callable[[], Any], timeout_s: float) -> Any
     return value
 
 
+def _environ(process: Path) -> list[bytes]:
+    """The entries of a process's environment; none of a zombie or a kernel thread.
+
+    While a process is replaced by exec it has neither environment nor arguments.
+    """
+    while True:
+        environ = (process / "environ").read_bytes()
+        is_whole = environ or (process / "cmdline").read_bytes()
+        if is_whole or not (process / "exe").exists():
+            return environ.split(b"\0")
+        time.sleep(POLL_S)
+
+
 def job_pids(ray_dir: Path) -> list[int]:
     """The live processes that were started with RAY_TMPDIR=ray_dir."""
     entry, pids = os.fsencode(f"RAY_TMPDIR={ray_dir}"), []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if entry in environ.read_bytes().split(b"\0"):  # none of a zombie
-                pids.append(int(environ.parent.name))
+            if entry in _environ(process):
+                pids.append(int(process.name))
         except OSError:  # it has just ended, or is another user's
             continue
     return pids

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from minirl.faults import Fault
 from tools import FUNCTIONAL
 from tools.prove.processes import RunError
 
@@ -29,6 +30,16 @@ class Workload:
     @property
     def prompts(self) -> int:
         return len(self.lists) + 1  # the counter's
+
+    @property
+    def is_near_greedy(self) -> bool:
+        return self.top_p < 0.01
+
+    def check_of(self, fault: Fault) -> str:
+        """The check that must fail; empty if the fault changes nothing here."""
+        if not self.is_near_greedy:
+            return fault.check
+        return "" if fault.harmless_near_greedy else fault.check_near_greedy
 
     def write(self, path: Path) -> None:
         command = [sys.executable, str(FUNCTIONAL / "_gym_prefix_recovery_workload.py")]
