@@ -204,6 +204,8 @@ def test_nothing_was_learnt(tmp_path: Path) -> None:
     assert judged(tmp_path, [("both.2.*.advantages.0.*", 0)]) == 0
     outside = [("both.1.*.advantages.0.*", 0), ("both.1.*.advantages.0.4", 1)]
     assert judged(tmp_path, outside) == 1
+    one_token = [("both.1.*.advantages.0.*", 0), ("both.1.3.advantages.0.9", 1)]
+    assert judged(tmp_path, one_token) == 0
 
 
 def test_rewards_that_say_nothing(tmp_path: Path) -> None:
@@ -234,7 +236,9 @@ def test_thresholds(tmp_path: Path) -> None:
 
 
 def test_a_line_a_check_is_printed_and_at_most_five(tmp_path: Path, capfd: Any) -> None:
-    changes: Changes = [("rec.2.*.rewards.0", 7), ("probe.0.staging_keys", [KEY])]
+    changes: Changes = [("rec.2.*.rewards.0", 7)]
+    changes += [("probe.*.staging_keys", [KEY]), ("successor.gym", [KEY])]
+    changes += [("rec.2.0.generation_logprobs.0.9", -0.2)]
     assert judged(tmp_path, changes) == 1
     rows = [(prompt, generation) for prompt in (2, 3) for generation in (0, 1)]
     problems = [
@@ -249,9 +253,11 @@ def test_a_line_a_check_is_printed_and_at_most_five(tmp_path: Path, capfd: Any) 
         "PASS prefixes trained once: 2 cuts, 12 prefix tokens",
         "FAIL old keys retired: 4 keys, 2 steps",
         f"     rec0_g0: staging key {KEY} is live as step 1 begins",
+        f"     rec0_g0: staging key {KEY} is live as step 2 begins",
+        f"     rec0_g0: staging key {KEY} is still in the next trainer checkpoint",
         "PASS reward signal: 4 of reward 0, 4 of reward 1",
-        "PASS generation log-probs agree: 112 tokens, 112 identical,"
-        " 0.0 largest difference",
+        "PASS generation log-probs agree: 112 tokens, 111 identical,"
+        " 0.109 largest difference",
     ]
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     assert list(verdict) == ["passed", "checks", "evidence"]

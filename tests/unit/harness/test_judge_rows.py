@@ -162,6 +162,17 @@ def test_a_token_of_the_prefix_is_no_error_if_its_hash_holds(tmp_path: Path) -> 
         assert judged(tmp_path, [(f"ref.1.0.token_ids.0.{position}", 7)]) == 1
         ((problem,),) = small.problems(tmp_path).values()
         assert f"{inside}; its hash proves" in problem and "exact mode" in problem
+    assert judged(tmp_path, [("rec.1.0.advantages.0.6", 7)]) == 1
+    ((problem,),) = small.problems(tmp_path).values()
+    assert problem.endswith(inside)
+
+
+def test_a_cut_row_without_a_generated_token(tmp_path: Path) -> None:
+    assert judged(tmp_path, [("both.1.0.token_loss_mask.0.*", 0)]) == 1
+    problems = small.problems(tmp_path)
+    assert list(problems) == [ROWS, PREFIXES] and len(problems[ROWS]) == 2
+    what = "its row's last turn has 0 tokens, expected 12"
+    assert f"rec0_g0, call old0: {what}" in problems[PREFIXES]
 
 
 @pytest.mark.parametrize("name", RUNS)
