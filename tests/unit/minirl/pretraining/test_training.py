@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,6 +42,31 @@ def test_lists_grow_during_training():
     longest = [max(max(e.integers) for e in batch) for batch in batches]
     assert max(longest[:10]) <= 20
     assert 140 < max(longest[-80:]) <= 150
+
+
+def test_batches_repeat_from_a_seed_in_another_process():
+    code = (
+        "import random\n"
+        "from minirl.pretraining.episodes import vocabulary\n"
+        "from minirl.pretraining.training import training_batches\n"
+        "from minirl.tokenizer import Tokenizer\n"
+        "tokenizer = Tokenizer.from_words(vocabulary())\n"
+        "batches = training_batches(tokenizer, random.Random(0), 60, 2, 1024)\n"
+        "print([episode.tokens for batch in batches for episode in batch])"
+    )
+    command = [sys.executable, "-c", code]
+    root = Path(pretraining.__file__).parents[2]
+    found = [
+        subprocess.run(
+            command,
+            cwd=root,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert found[0] == found[1]
 
 
 def new_trainer():
