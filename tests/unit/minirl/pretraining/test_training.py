@@ -51,7 +51,7 @@ def test_batches_repeat_from_a_seed_in_another_process():
         "from minirl.pretraining.training import training_batches\n"
         "from minirl.tokenizer import Tokenizer\n"
         "tokenizer = Tokenizer.from_words(vocabulary())\n"
-        "batches = training_batches(tokenizer, random.Random(0), 60, 2, 1024)\n"
+        "batches = training_batches(tokenizer, random.Random(0), 60, 20, 1024)\n"
         "print([episode.tokens for batch in batches for episode in batch])"
     )
     command = [sys.executable, "-c", code]
