@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +126,12 @@ def test_policy_that_passes_the_gate_is_written(monkeypatch, tmp_path):
     assert pretraining.main([*TINY, f"--out={tmp_path / 'policy'}"]) == 0
     assert load_policy(tmp_path / "policy").config.num_hidden_layers == 3
     assert Tokenizer.load(tmp_path / "policy").texts == TOKENIZER.texts
+
+
+def test_gate_alone_judges_a_policy_and_writes_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(gate, "UNSEEN", 4)
+    folder = tmp_path / "policy"
+    shutil.copytree(pretraining.SHIPPED_POLICY, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert pretraining.main(["--gate-only", "--max-items=2", f"--out={folder}"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
