@@ -32,7 +32,7 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gate-only", action="store_true", help="judge what is in OUT")
     parser.add_argument("--max-items", type=int, default=450)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1800)
+    parser.add_argument("--steps", type=int, default=1700)
     parser.add_argument("--batch-tokens", type=int, default=6144)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--muon-rate", type=float, default=0.02)

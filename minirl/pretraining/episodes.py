@@ -60,7 +60,7 @@ STOP_WEIGHT = 8.0
 SENTENCES = re.findall(r".+?(?:\n|\.(?= |$))", WORKPLACE_PROMPT)
 EVENT_SENTENCES = {text for text in SENTENCES if any(f"{{{x}}}" in text for x in EVENT)}
 RANGE_SENTENCES = {text for text in SENTENCES if "{last}" in text}
-FIXED_SENTENCES = {text for text in SENTENCES if "{" not in text}
+FIXED_SENTENCES = [text for text in SENTENCES if "{" not in text]
 FIXED_KEPT = 0.25  # of fixed sentences, where a chat is without its list or its call
 
 

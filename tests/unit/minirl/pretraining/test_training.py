@@ -1,6 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
+import os
 import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,6 +43,31 @@ def test_lists_grow_during_training():
     longest = [max(max(e.integers) for e in batch) for batch in batches]
     assert max(longest[:10]) <= 20
     assert 140 < max(longest[-80:]) <= 150
+
+
+def test_batches_repeat_from_a_seed_in_another_process():
+    code = (
+        "import random\n"
+        "from minirl.pretraining.episodes import vocabulary\n"
+        "from minirl.pretraining.training import training_batches\n"
+        "from minirl.tokenizer import Tokenizer\n"
+        "tokenizer = Tokenizer.from_words(vocabulary())\n"
+        "batches = training_batches(tokenizer, random.Random(0), 60, 20, 1024)\n"
+        "print([episode.tokens for batch in batches for episode in batch])"
+    )
+    command = [sys.executable, "-c", code]
+    root = Path(pretraining.__file__).parents[2]
+    found = [
+        subprocess.run(
+            command,
+            cwd=root,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert found[0] == found[1]
 
 
 def new_trainer():
@@ -96,3 +126,12 @@ def test_policy_that_passes_the_gate_is_written(monkeypatch, tmp_path):
     assert pretraining.main([*TINY, f"--out={tmp_path / 'policy'}"]) == 0
     assert load_policy(tmp_path / "policy").config.num_hidden_layers == 3
     assert Tokenizer.load(tmp_path / "policy").texts == TOKENIZER.texts
+
+
+def test_gate_alone_judges_a_policy_and_writes_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(gate, "UNSEEN", 4)
+    folder = tmp_path / "policy"
+    shutil.copytree(pretraining.SHIPPED_POLICY, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert pretraining.main(["--gate-only", "--max-items=2", f"--out={folder}"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
