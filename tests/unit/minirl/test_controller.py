@@ -489,7 +489,7 @@ def test_snapshot_that_fails_after_the_rollouts_ends_the_job(
         time.sleep(0.2)
         raise OSError("disk full")
 
-    args = set_up(tmp_path, FAST, generations=1)
+    args = set_up(tmp_path, FAST, "grpo.max_num_steps=1", generations=1)
     monkeypatch.setattr(SnapshotWriter, "publish", fail)
     with pytest.raises(OSError, match="disk full"):
         run(args)
