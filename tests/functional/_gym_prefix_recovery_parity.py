@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import json
 import math
-import os
 import re
 import sys
 from collections import Counter, defaultdict
@@ -30,6 +29,7 @@ TOLERANCES = 1e-4, 1e-5  # rtol and atol of the floats in all other columns
 NAMES = {"idx", "step", "sample_id", "metadata"}  # they name a row, and train nothing
 MIN_IDENTICAL_OF_A_CUT = 0.5
 SHOWN_PROBLEMS = 3
+NO_COLUMN = np.array([], dtype=bool)
 ARGUMENTS = {
     "reference-log-dir": Path,
     "recovery-log-dir": Path,
@@ -123,7 +123,7 @@ class Check:
     """The outcome of one assertion, which holds if there are no problems."""
 
     name: str
-    counts: dict[str, Any]
+    counts: str
     problems: list[str]
 
 
@@ -165,7 +165,7 @@ def _keys(record: Any, name: str, place: str) -> list[str]:
 
 
 def _column(value: Any) -> np.ndarray:
-    """A column in one dimension, null as NaN; what is no list of numbers as one value."""
+    """A column in one dimension, null as NaN; what is not of numbers as one value."""
     try:
         array = np.array(value)
         if array.dtype == object:
@@ -195,15 +195,12 @@ def _row(record: Any, step: int, place: str) -> Row:
     if name is None:
         raise EvidenceError(f"{place}: expected a sample_id GROUP_gN and a prompt_idx")
     columns = {key: _column(record[key]) for key in record if key not in NAMES}
-    length = len(columns.get("token_ids", []))
+    length = len(columns.get("token_ids", NO_COLUMN))
     trainer_floats = [key for key in TRAINER_FLOATS if key in columns]
     for key in [*PER_TOKEN, *trainer_floats, *SCALARS]:
-        column, expected = columns.get(key), 1 if key in SCALARS else length
-        what = (
-            f"{place}: {np.size(column)} values in {key}, expected {expected} numbers"
-        )
-        is_numeric = column is not None and column.dtype.kind in "iuf"
-        _require(is_numeric and len(column) == expected, what)
+        column, expected = columns.get(key, NO_COLUMN), 1 if key in SCALARS else length
+        what = f"{place}: {len(column)} values in {key}, expected {expected} numbers"
+        _require(len(column) == expected and column.dtype.kind in "iuf", what)
     input_length, reward, sample_mask = (columns[key].item() for key in SCALARS)
     what = f"{place}: input_lengths is {input_length}, expected {length}"
     _require(input_length == length, what)
@@ -425,29 +422,24 @@ def _run_problems(rows: list[Row], expected: set[Identity]) -> Iterator[str]:
 
 def assert_rows_match(
     reference: list[Row], recovery: list[Row], options: argparse.Namespace
-) -> Check:
+) -> Iterator[str]:
     """Both runs trained the same rows, value for value, and nothing else."""
     prompts = {(row.identity.step, row.identity.prompt_idx) for row in reference}
-    problems = []
+    expected_rows = set()
     for step in range(1, options.steps + 1):
-        found, expected = sum(x == step for x, _ in prompts), options.prompts_per_step
-        if found != expected:
-            problems.append(f"step {step} has {found} prompts, expected {expected}")
-    expected_rows = {
-        Identity(step, prompt, generation)
-        for step, prompt in prompts
-        for generation in range(options.generations_per_prompt)
-        if step <= options.steps
-    }
+        found = [prompt for at, prompt in prompts if at == step]
+        if len(found) != options.prompts_per_step:
+            expected = f"expected {options.prompts_per_step}"
+            yield f"step {step} has {len(found)} prompts, {expected}"
+        for generation in range(options.generations_per_prompt):
+            expected_rows |= {Identity(step, prompt, generation) for prompt in found}
     for run, rows in (("reference", reference), ("recovery", recovery)):
-        problems += [f"{run}: {what}" for what in _run_problems(rows, expected_rows)]
-    groups = {row.group_id for row in reference} & {row.group_id for row in recovery}
-    problems += [f"group {x} is in both runs: one dump?" for x in sorted(groups)]
+        yield from [f"{run}: {what}" for what in _run_problems(rows, expected_rows)]
+    for group in {x.group_id for x in reference} & {x.group_id for x in recovery}:
+        yield f"group {group} is in both runs: is one dump given twice?"
     for row in sorted(recovery, key=lambda row: row.identity):
         if row.difference:
-            problems.append(f"{row.identity} ({row.sample_id}): {row.difference}")
-    counts = {"rows": len(recovery), "steps": options.steps}
-    return Check("rows match", counts, problems)
+            yield f"{row.identity} ({row.sample_id}): {row.difference}"
 
 
 def _cut_problems(cut: Cut, rows: list[Row]) -> Iterator[str]:
@@ -470,7 +462,7 @@ def _cut_problems(cut: Cut, rows: list[Row]) -> Iterator[str]:
         names = "prefix_tokens", "tail_tokens", "total_tokens"
         prefix, tail, total = (int(record[name]) for name in names)
         if 0 in (prefix, tail) or prefix + tail != total:
-            yield f"completed with {total} tokens, a prefix of {prefix}, a tail of {tail}"
+            yield f"completed with {total} tokens, of prefix {prefix} and tail {tail}"
         if record["model_call_id"] not in [x["model_call_id"] for x in cut.restored]:
             yield f"completed by call {record['model_call_id']}, which restored nothing"
     if len(rows) != 1:
@@ -487,88 +479,73 @@ def _cut_problems(cut: Cut, rows: list[Row]) -> Iterator[str]:
 
 def assert_prefixes_trained_once(
     cuts: list[Cut], records: list[LogRecord], recovery: list[Row]
-) -> Check:
+) -> Iterator[str]:
     """Each cut was restored, completed and trained exactly once, at its length."""
-    problems = [] if cuts else ["no call was cut, so nothing was recovered"]
-    times = Counter(cut.sample_id for cut in cuts)
-    problems += [f"{x}: cut {n} times" for x, n in times.items() if n > 1]
+    if not cuts:
+        yield "no call was cut, so nothing was recovered"
+    for sample_id, times in Counter(cut.sample_id for cut in cuts).items():
+        if times > 1:
+            yield f"{sample_id} is cut {times} times"
     calls = {cut.model_call_id for cut in cuts}
     for record in records:
         if record["source"] not in calls:
             what = f"call {record['source']} was not cut, but the log continues it"
-            problems.append(f"{record['rollout_id']}: {what}")
+            yield f"{record['rollout_id']}: {what}"
     for cut in cuts:
         rows = [row for row in recovery if row.sample_id == cut.sample_id]
-        for what in _cut_problems(cut, rows):
-            problems.append(f"{cut.sample_id}, call {cut.model_call_id}: {what}")
+        where = f"{cut.sample_id}, call {cut.model_call_id}"
+        yield from [f"{where}: {what}" for what in _cut_problems(cut, rows)]
     hashes = [record["sha256"] for cut in cuts for record in cut.restored]
     if any(hashes) and not all(hashes):
-        found = f"{sum(map(bool, hashes))} of {len(hashes)} restores"
-        problems.append(f"only {found} are logged with prefix_ids_sha256")
-    tokens = sum(cut.prefix_token_count for cut in cuts)
-    counts = {"cuts": len(cuts), "prefix tokens": tokens}
-    return Check("prefixes trained once", counts, problems)
+        yield "prefix_ids_sha256 is logged with some restores, but not with all"
 
 
 def assert_old_keys_retired(
     cuts: list[Cut], probe: list[Any], successor_keys: set[str], steps: int
-) -> Check:
+) -> Iterator[str]:
     """No staging key of a cut is live as a step begins, or kept by the successor."""
-    owners = {key: cut.sample_id for cut in cuts for key in cut.staging_keys}
-    keyless = [cut.sample_id for cut in cuts if not cut.staging_keys]
-    problems = [f"{sample_id}: its cut has no staging keys" for sample_id in keyless]
-    found = [step for step, _ in probe]
-    if found != list(range(1, steps + 1)):
-        what = f"the probe saw the steps {found} begin, expected 1 to {steps}"
-        problems.append(f"{what}, each once")
-    places = [(f"live as step {step} begins", keys) for step, keys in probe]
-    places.append(("still in the next trainer checkpoint", successor_keys))
-    for place, keys in places:
-        for key in sorted(owners.keys() & keys):
-            problems.append(f"{owners[key]}: staging key {key} is {place}")
-    counts = {"keys": len(owners), "steps": len(probe)}
-    return Check("old keys retired", counts, problems)
+    begun = [step for step, _ in probe]
+    if begun != list(range(1, steps + 1)):
+        yield f"the probe saw the steps {begun} begin, expected 1 to {steps}, each once"
+    places = [(f"is live as step {step} begins", keys) for step, keys in probe]
+    places.append(("is still in the next trainer checkpoint", successor_keys))
+    for cut in cuts:
+        if not cut.staging_keys:
+            yield f"{cut.sample_id}: the cut has no staging keys"
+        for key in cut.staging_keys:
+            for place, keys in places:
+                if key in keys:
+                    yield f"{cut.sample_id}: staging key {key} {place}"
 
 
-def assert_reward_signal(reference: list[Row], steps: int) -> Check:
+def assert_reward_signal(reference: list[Row], steps: int) -> Iterator[str]:
     """Rewards differ, and each step that a later one builds on has learnt something."""
-    rewards = Counter(row.reward for row in reference)
-    problems = []
-    if len(rewards) < 2:
-        problems.append("the reference's rewards are all the same")
+    if len({row.reward for row in reference}) < 2:
+        yield "the reference's rewards are all the same"
     for step in range(1, steps):
         rows = [row for row in reference if row.identity.step == step]
         if rows and not any(row.has_advantage for row in rows):
-            what = "every advantage is 0, so later steps say nothing about training"
-            problems.append(f"reference: step {step}: {what}")
-    counts = {f"of reward {x:.4g}": n for x, n in sorted(rewards.items())}
-    return Check("reward signal", counts, problems)
+            yield f"step {step}: every advantage is 0, so that nothing was learnt"
 
 
 def assert_generation_logprobs_agree(
-    recovery: list[Row], min_identical: float, max_difference: float
-) -> Check:
+    pairs: dict[Identity, Agreement], options: argparse.Namespace
+) -> Iterator[str]:
     """The same tokens got the same log-probs in both runs, but for engine noise."""
-    problems = []
-    pairs = {row.identity: row.agreement for row in recovery if row.agreement}
     tokens = sum(pair.tokens for pair in pairs.values())
     identical = sum(pair.identical for pair in pairs.values())
     if len(set().union(*(pair.some_values for pair in pairs.values()))) < 2:
-        problems.append("there are no two different log-probs of equal tokens")
-    if identical < min_identical * tokens:
-        what = f"{identical} of {tokens} log-probs are bit-identical"
-        problems.append(f"{what}, expected at least {min_identical:.2%}")
+        yield "there are no two different log-probs of equal tokens"
+    if identical < options.min_identical_logprobs * tokens:
+        expected = f"expected at least {options.min_identical_logprobs:.2%}"
+        yield f"{identical} of {tokens} log-probs are bit-identical, {expected}"
     for row, pair in sorted(pairs.items()):
-        if pair.largest_difference > max_difference:
-            problems.append(f"{row}: {pair.worst}, at most {max_difference:.4g} apart")
+        if pair.largest_difference > options.max_logprob_difference:
+            expected = f"at most {options.max_logprob_difference:.4g} apart"
+            yield f"{row}: {pair.worst}, {expected}"
         for part, share in pair.parts_of_cut.items():
-            if share < min(min_identical, MIN_IDENTICAL_OF_A_CUT):
-                what = f"only {share:.2%} of the log-probs of its {part}"
-                problems.append(f"{row}: {what} are bit-identical")
-    largest = max((pair.largest_difference for pair in pairs.values()), default=0)
-    counts = {"tokens": tokens, "identical": identical}
-    counts["largest difference"] = f"{largest:.3g}"
-    return Check("generation log-probs agree", counts, problems)
+            if share < min(options.min_identical_logprobs, MIN_IDENTICAL_OF_A_CUT):
+                yield f"{row}: {share:.2%} of the {part}'s log-probs are bit-identical"
 
 
 # -- the verdict -----------------------------------------------------------------------
@@ -593,21 +570,45 @@ def judge(options: argparse.Namespace) -> list[Check]:
         _compare(originals, rows, cuts)
         reference += originals
         recovery += rows
-    thresholds = options.min_identical_logprobs, options.max_logprob_difference
+    rewards = Counter(row.reward for row in reference)
+    pairs = {row.identity: row.agreement for row in recovery if row.agreement}
+    tokens = sum(pair.tokens for pair in pairs.values())
+    keys = sum(len(cut.staging_keys) for cut in cuts)
+    prefixes = sum(cut.prefix_token_count for cut in cuts)
     return [
-        assert_rows_match(reference, recovery, options),
-        assert_prefixes_trained_once(cuts, restored + completed, recovery),
-        assert_old_keys_retired(cuts, probe, successor_keys, options.steps),
-        assert_reward_signal(reference, options.steps),
-        assert_generation_logprobs_agree(recovery, *thresholds),
+        Check(
+            "rows match",
+            f"{len(recovery)} rows, {options.steps} steps",
+            [*assert_rows_match(reference, recovery, options)],
+        ),
+        Check(
+            "prefixes trained once",
+            f"{len(cuts)} cuts, {prefixes} prefix tokens",
+            [*assert_prefixes_trained_once(cuts, restored + completed, recovery)],
+        ),
+        Check(
+            "old keys retired",
+            f"{keys} keys, {len(probe)} steps",
+            [*assert_old_keys_retired(cuts, probe, successor_keys, options.steps)],
+        ),
+        Check(
+            "reward signal",
+            ", ".join(f"{n} of reward {x:.4g}" for x, n in sorted(rewards.items())),
+            [*assert_reward_signal(reference, options.steps)],
+        ),
+        Check(
+            "generation log-probs agree",
+            f"{tokens} tokens in {len(pairs)} rows",
+            [*assert_generation_logprobs_agree(pairs, options)],
+        ),
     ]
 
 
 def _report(checks: list[Check]) -> str:
     lines = []
     for check in checks:
-        counts = ", ".join(f"{n} {what}" for what, n in check.counts.items())
-        lines.append(f"{'FAIL' if check.problems else 'PASS'} {check.name}: {counts}")
+        outcome = "FAIL" if check.problems else "PASS"
+        lines.append(f"{outcome} {check.name}: {check.counts}")
         lines += [f"     {what}" for what in check.problems[:SHOWN_PROBLEMS]]
         if len(check.problems) > SHOWN_PROBLEMS:
             lines.append(f"     and {len(check.problems) - SHOWN_PROBLEMS} more")
@@ -637,11 +638,11 @@ def main() -> int:
         with open(1, "w", errors="backslashreplace", closefd=False) as stdout:
             stdout.write(_report(checks))
         if options.verdict:
-            verdict = {"passed": passed, "checks": [asdict(check) for check in checks]}
-            verdict["evidence"] = {x: str(y) for x, y in vars(options).items()}
+            verdict = {"passed": passed, "evidence": vars(options)}
+            verdict["checks"] = [asdict(check) for check in checks]
             partial = options.verdict.with_name(f"{options.verdict.name}.partial")
-            partial.write_text(json.dumps(verdict, indent=1))
-            os.replace(partial, options.verdict)
+            partial.write_text(json.dumps(verdict, indent=1, default=str))
+            partial.replace(options.verdict)
     except (EvidenceError, OSError) as error:
         parser.exit(2, f"error: the evidence can't be judged: {error}\n")
     return 0 if passed else 1
