@@ -163,6 +163,10 @@ FILES: dict[str, tuple[int, Callable[[Path], Any]]] = {
         lambda root: append(root / "rec/exp_2", b""),
     ),
     "a copy of a step": (0, lambda root: append(root / f"{STEP}.bak", b"x")),
+    "a step of another name": (
+        0,
+        lambda root: append(root / "rec/exp_001/train_data_step1_old.jsonl", b"x"),
+    ),
     "a step in the making": (0, lambda root: append(root / f"{STEP}.partial", b"x")),
     "a step with a leading zero": (
         0,

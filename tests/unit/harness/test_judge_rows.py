@@ -195,6 +195,20 @@ def test_a_prompt_that_is_split(tmp_path: Path) -> None:
     assert small.problems(tmp_path) == {ROWS: [f"recovery: {what}"]}
 
 
+def test_log_probs_of_another_token_are_not_compared(tmp_path: Path) -> None:
+    other: Changes = [("rec.2.0.token_ids.0.9", 7)]
+    other += [("rec.2.0.generation_logprobs.0.9", -9.0)]
+    assert judged(tmp_path, other) == 1
+    assert list(small.problems(tmp_path)) == [ROWS]
+
+
+def test_a_prompt_less_in_both_runs(tmp_path: Path) -> None:
+    fewer = in_each("1", SOUND["ref"][1][:2], SOUND["rec"][1][:2])
+    assert judged(tmp_path, fewer) == 1
+    what = "reference: step 1 has 1 prompts, expected 2"
+    assert small.problems(tmp_path) == {ROWS: [what]}
+
+
 def test_a_prompt_too_many(tmp_path: Path) -> None:
     changes = [("both.2.0.metadata.0.prompt_idx", 9)]
     changes += in_each("2.0.sample_id.0", "ref9_g0", "rec9_g0")
