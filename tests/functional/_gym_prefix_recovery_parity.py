@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -64,38 +64,6 @@ LogRecord = dict[str, str]  # the named groups of RESTORED or of COMPLETED
 
 class EvidenceError(Exception):
     """The evidence can't be judged; the message says where and what was expected."""
-
-
-class Identity(NamedTuple):
-    """Which row this is, in either run."""
-
-    step: int
-    prompt_idx: int
-    generation: int
-
-    def __str__(self) -> str:
-        return "step {}, prompt {}, generation {}".format(*self)
-
-
-@dataclass
-class Row:
-    """One row of a dump. A numeric column is a flat array, null in it is NaN."""
-
-    identity: Identity
-    group_id: str
-    sample_id: str
-    columns: dict[str, Any]  # empty once the row has been compared
-    reward: float
-    turns: list[list[int]]  # start and end of each run of generated tokens
-    has_advantage: bool  # on a generated token
-    problems: list[str]  # that it has on its own
-    prefix_sha256: str = ""  # of the ids that a cut row trained as its prefix
-    difference: str = ""  # from the reference's row
-    agreement: "Agreement | None" = None  # with a reference's row of equal tokens
-
-    @property
-    def last_turn_tokens(self) -> int:
-        return self.turns[-1][1] - self.turns[-1][0] if self.turns else 0
 
 
 @dataclass
@@ -183,60 +151,73 @@ def _generated_turns(mask: np.ndarray) -> list[list[int]]:
     return edges.reshape(-1, 2).tolist()
 
 
-def _row(record: Any, step: int, place: str) -> Row:
-    """A row that has been checked against itself."""
-    found = _field(record, "step", int, place)
-    _require(found == step, f"{place}: step is {found}, expected the file's, {step}")
-    match record.get("sample_id"), record.get("metadata"):
-        case [str(sample_id)], [{"prompt_idx": int(prompt_idx)}]:
-            name = re.fullmatch(r"(.+)_g(\d{1,9})", sample_id, re.DOTALL)
-        case _:
-            name = None
-    if name is None:
-        raise EvidenceError(f"{place}: expected a sample_id GROUP_gN and a prompt_idx")
-    columns = {key: _column(record[key]) for key in record if key not in NAMES}
-    length = len(columns.get("token_ids", NO_COLUMN))
-    trainer_floats = [key for key in TRAINER_FLOATS if key in columns]
-    for key in [*PER_TOKEN, *trainer_floats, *SCALARS]:
-        column, expected = columns.get(key, NO_COLUMN), 1 if key in SCALARS else length
-        what = f"{place}: {len(column)} values in {key}, expected {expected} numbers"
-        _require(len(column) == expected and column.dtype.kind in "iuf", what)
-    input_length, reward, sample_mask = (columns[key].item() for key in SCALARS)
-    what = f"{place}: input_lengths is {input_length}, expected {length}"
-    _require(input_length == length, what)
-    token_ids, mask = columns["token_ids"], columns["token_loss_mask"]
-    are_ids = token_ids.dtype.kind in "iu" and token_ids.min(initial=0) >= 0
-    _require(are_ids, f"{place}: expected integers from 0 on in token_ids")
-    generated = mask == 1
-    is_mask = (generated | (mask == 0)).all()
-    _require(is_mask, f"{place}: expected 0 or 1 in token_loss_mask")
-    problems = [] if sample_mask else ["sample_loss_mask is 0, so it trained nothing"]
-    if not generated.any():
-        problems.append("no token is generated")
-    for key in trainer_floats:
-        if not np.isfinite(columns[key][generated]).all():
-            problems.append(f"{key} is not finite on a generated token")
-    return Row(
-        identity=Identity(step, prompt_idx, int(name[2])),
-        group_id=name[1],
-        sample_id=sample_id,
-        columns=columns,
-        reward=reward,
-        turns=_generated_turns(mask),
-        has_advantage=columns["advantages"][generated].any(),
-        problems=problems,
-    )
+class Row:
+    """One row of a dump, which has been checked against itself.
+
+    Its columns are dropped once it has been compared with the other run's row.
+    """
+
+    prefix_sha256 = ""  # of the ids that a cut row trained as its prefix
+    difference = ""  # from the reference's row
+    agreement: "Agreement | None" = None  # with a reference's row of equal tokens
+
+    def __init__(self, record: Any, step: int, place: str) -> None:
+        found = _field(record, "step", int, place)
+        _require(found == step, f"{place}: step is {found}, expected the file's {step}")
+        match record.get("sample_id"), record.get("metadata"):
+            case [str(sample_id)], [{"prompt_idx": int(prompt_idx)}]:
+                name = re.fullmatch(r"(.+)_g(\d{1,9})", sample_id, re.DOTALL)
+            case _:
+                name = None
+        if name is None:
+            message = "expected one sample_id GROUP_gN, one prompt_idx in metadata"
+            raise EvidenceError(f"{place}: {message}")
+        self.step, self.prompt_idx, self.generation = step, prompt_idx, int(name[2])
+        self.name = f"step {step}, prompt {prompt_idx}, generation {self.generation}"
+        self.sample_id, self.group_id = sample_id, name[1]
+        self.columns = {x: _column(record[x]) for x in record if x not in NAMES}
+        self._check_columns(place)
+
+    def _check_columns(self, place: str) -> None:
+        columns = self.columns
+        length = len(columns.get("token_ids", NO_COLUMN))
+        trainer_floats = [x for x in TRAINER_FLOATS if x in columns]
+        for x in [*PER_TOKEN, *trainer_floats, *SCALARS]:
+            column, expected = columns.get(x, NO_COLUMN), 1 if x in SCALARS else length
+            what = f"{place}: {len(column)} values in {x}, expected {expected} numbers"
+            _require(len(column) == expected and column.dtype.kind in "iuf", what)
+        found, self.reward, sample_mask = (columns[x].item() for x in SCALARS)
+        what = f"{place}: input_lengths is {found}, expected {length}"
+        _require(found == length, what)
+        token_ids, mask = columns["token_ids"], columns["token_loss_mask"]
+        are_ids = token_ids.dtype.kind in "iu" and token_ids.min(initial=0) >= 0
+        _require(are_ids, f"{place}: expected integers from 0 on in token_ids")
+        generated = mask == 1
+        is_mask = (generated | (mask == 0)).all()
+        _require(is_mask, f"{place}: expected 0 or 1 in token_loss_mask")
+        self.turns = _generated_turns(mask)
+        start, end = self.turns[-1] if self.turns else (0, 0)
+        self.last_turn_tokens = end - start
+        self.has_advantage = columns["advantages"][generated].any()
+        self.problems = []
+        if not sample_mask:
+            self.problems.append("sample_loss_mask is 0, so it trained nothing")
+        if not generated.any():
+            self.problems.append("no token is generated")
+        for x in trainer_floats:
+            if not np.isfinite(columns[x][generated]).all():
+                self.problems.append(f"{x} is not finite on a generated token")
 
 
 def _load_dump(path: Path | None, step: int) -> list[Row]:
     """The rows of one train step; none if the step was not published."""
     lines = _json_lines(path) if path else []
-    return [_row(record, step, place) for place, record in lines]
+    return [Row(record, step, place) for place, record in lines]
 
 
 def _find_dumps(log_dir: Path) -> dict[int, Path]:
     """The file of each train step, in the one run folder of a log folder."""
-    runs = [x for x in log_dir.glob("exp_*") if x.is_dir() and x.name[4:].isdecimal()]
+    runs = [path for path in log_dir.glob("exp_[0-9]*") if path.is_dir()]
     _require(len(runs) == 1, f"{log_dir}: expected one folder exp_N, found {len(runs)}")
     paths = runs[0].glob("train_data_step[1-9]*.jsonl")
     numbers = {path.stem.removeprefix("train_data_step"): path for path in paths}
@@ -272,13 +253,12 @@ def _read_log(path: Path, pattern: re.Pattern[str], event: str) -> list[LogRecor
     return records
 
 
-def _load_probe(path: Path) -> list[tuple[int, set[str]]]:
+def _load_probe(path: Path) -> list[tuple[int, list[str]]]:
     """The train step and the live staging keys of each of the probe's records."""
-    probe = []
-    for place, record in _json_lines(path):
-        step = _field(record, "train_step", int, place)
-        probe.append((step, set(_keys(record, "staging_keys", place))))
-    return probe
+    return [
+        (_field(record, "train_step", int, place), _keys(record, "staging_keys", place))
+        for place, record in _json_lines(path)
+    ]
 
 
 def _load_successor_keys(checkpoint: Path) -> set[str]:
@@ -379,10 +359,10 @@ def _agreement(a: Row, b: Row, cut: Cut | None) -> Agreement:
 
 def _compare(reference: list[Row], recovery: list[Row], cuts: list[Cut]) -> None:
     """Compare the rows of one step, and drop their columns."""
-    originals = {row.identity: row for row in reference}
+    originals = {row.name: row for row in reference}
     cut_of_sample = {cut.sample_id: cut for cut in cuts}
     for b in recovery:
-        a, cut = originals.get(b.identity), cut_of_sample.get(b.sample_id)
+        a, cut = originals.get(b.name), cut_of_sample.get(b.sample_id)
         if cut and b.turns:
             last_turn = b.columns["token_ids"][b.turns[-1][0] :]
             prefix = ",".join(map(str, last_turn[: cut.prefix_token_count]))
@@ -400,46 +380,43 @@ def _compare(reference: list[Row], recovery: list[Row], cuts: list[Cut]) -> None
 # -- the five assertions ---------------------------------------------------------------
 
 
-def _run_problems(rows: list[Row], expected: set[Identity]) -> Iterator[str]:
+def _run_problems(rows: list[Row], expected: set[str]) -> Iterator[str]:
     """Why one run's rows are not the expected ones, each trained once."""
-    times = Counter(row.identity for row in rows)
-    for identity in sorted(expected | times.keys()):
-        found = times[identity]
-        if found != (identity in expected):
-            how_often = f"is trained {found} times" if found else "is missing"
-            yield f"{identity} {how_often}, expected {int(identity in expected)}"
+    times = Counter(row.name for row in rows)
+    for name in sorted(expected | times.keys()):
+        if times[name] != (name in expected):
+            how_often = f"trained {times[name]} times" if times[name] else "missing"
+            yield f"{name} is {how_often}, expected {'once' if name in expected else 0}"
     values = defaultdict[str, set[Any]](set)
     for row in rows:
-        values[f"the step of prompt {row.identity.prompt_idx}"].add(row.identity.step)
-        values[f"the group of prompt {row.identity.prompt_idx}"].add(row.group_id)
-        values[f"the prompt of group {row.group_id}"].add(row.identity.prompt_idx)
+        values[f"the step of prompt {row.prompt_idx}"].add(row.step)
+        values[f"the group of prompt {row.prompt_idx}"].add(row.group_id)
+        values[f"the prompt of group {row.group_id}"].add(row.prompt_idx)
+        yield from [f"{row.name}: {what}" for what in row.problems]
     for what, several in values.items():
         if len(several) > 1:
             yield f"{what} is not one but {sorted(several)}"
-    for row in rows:
-        yield from [f"{row.identity}: {what}" for what in row.problems]
 
 
 def assert_rows_match(
     reference: list[Row], recovery: list[Row], options: argparse.Namespace
 ) -> Iterator[str]:
     """Both runs trained the same rows, value for value, and nothing else."""
-    prompts = {(row.identity.step, row.identity.prompt_idx) for row in reference}
-    expected_rows = set()
+    expected = set()
     for step in range(1, options.steps + 1):
-        found = [prompt for at, prompt in prompts if at == step]
-        if len(found) != options.prompts_per_step:
-            expected = f"expected {options.prompts_per_step}"
-            yield f"step {step} has {len(found)} prompts, {expected}"
-        for generation in range(options.generations_per_prompt):
-            expected_rows |= {Identity(step, prompt, generation) for prompt in found}
+        prompts = {row.prompt_idx for row in reference if row.step == step}
+        if len(prompts) != options.prompts_per_step:
+            found = f"step {step} has {len(prompts)} prompts"
+            yield f"{found}, expected {options.prompts_per_step}"
+        for x in range(options.generations_per_prompt):
+            expected |= {f"step {step}, prompt {y}, generation {x}" for y in prompts}
     for run, rows in (("reference", reference), ("recovery", recovery)):
-        yield from [f"{run}: {what}" for what in _run_problems(rows, expected_rows)]
+        yield from [f"{run}: {what}" for what in _run_problems(rows, expected)]
     for group in {x.group_id for x in reference} & {x.group_id for x in recovery}:
         yield f"group {group} is in both runs: is one dump given twice?"
-    for row in sorted(recovery, key=lambda row: row.identity):
+    for row in recovery:
         if row.difference:
-            yield f"{row.identity} ({row.sample_id}): {row.difference}"
+            yield f"{row.name} ({row.sample_id}): {row.difference}"
 
 
 def _cut_problems(cut: Cut, rows: list[Row]) -> Iterator[str]:
@@ -523,13 +500,13 @@ def assert_reward_signal(reference: list[Row], steps: int) -> Iterator[str]:
     if len({row.reward for row in reference}) < 2:
         yield "the reference's rewards are all the same"
     for step in range(1, steps):
-        rows = [row for row in reference if row.identity.step == step]
+        rows = [row for row in reference if row.step == step]
         if rows and not any(row.has_advantage for row in rows):
             yield f"step {step}: every advantage is 0, so that nothing was learnt"
 
 
 def assert_generation_logprobs_agree(
-    pairs: dict[Identity, Agreement], options: argparse.Namespace
+    pairs: dict[str, Agreement], options: argparse.Namespace
 ) -> Iterator[str]:
     """The same tokens got the same log-probs in both runs, but for engine noise."""
     tokens = sum(pair.tokens for pair in pairs.values())
@@ -570,49 +547,31 @@ def judge(options: argparse.Namespace) -> list[Check]:
         _compare(originals, rows, cuts)
         reference += originals
         recovery += rows
-    rewards = Counter(row.reward for row in reference)
-    pairs = {row.identity: row.agreement for row in recovery if row.agreement}
-    tokens = sum(pair.tokens for pair in pairs.values())
+    pairs = {row.name: row.agreement for row in recovery if row.agreement}
+    matching = assert_rows_match(reference, recovery, options)
+    prefixes = assert_prefixes_trained_once(cuts, restored + completed, recovery)
+    retired = assert_old_keys_retired(cuts, probe, successor_keys, options.steps)
+    signal = assert_reward_signal(reference, options.steps)
+    agreeing = assert_generation_logprobs_agree(pairs, options)
     keys = sum(len(cut.staging_keys) for cut in cuts)
-    prefixes = sum(cut.prefix_token_count for cut in cuts)
+    rewards = {f"{row.reward:.4g}" for row in reference}
+    identical = sum(pair.identical for pair in pairs.values())
     return [
-        Check(
-            "rows match",
-            f"{len(recovery)} rows, {options.steps} steps",
-            [*assert_rows_match(reference, recovery, options)],
-        ),
-        Check(
-            "prefixes trained once",
-            f"{len(cuts)} cuts, {prefixes} prefix tokens",
-            [*assert_prefixes_trained_once(cuts, restored + completed, recovery)],
-        ),
-        Check(
-            "old keys retired",
-            f"{keys} keys, {len(probe)} steps",
-            [*assert_old_keys_retired(cuts, probe, successor_keys, options.steps)],
-        ),
-        Check(
-            "reward signal",
-            ", ".join(f"{n} of reward {x:.4g}" for x, n in sorted(rewards.items())),
-            [*assert_reward_signal(reference, options.steps)],
-        ),
-        Check(
-            "generation log-probs agree",
-            f"{tokens} tokens in {len(pairs)} rows",
-            [*assert_generation_logprobs_agree(pairs, options)],
-        ),
+        Check("rows match", f"{len(recovery)} rows", [*matching]),
+        Check("prefixes trained once", f"{len(cuts)} cuts", [*prefixes]),
+        Check("old keys retired", f"{keys} keys, {len(probe)} steps", [*retired]),
+        Check("reward signal", f"rewards {' and '.join(sorted(rewards))}", [*signal]),
+        Check("generation log-probs agree", f"{identical} identical", [*agreeing]),
     ]
 
 
-def _report(checks: list[Check]) -> str:
-    lines = []
+def _report(checks: list[Check]) -> Iterator[str]:
     for check in checks:
         outcome = "FAIL" if check.problems else "PASS"
-        lines.append(f"{outcome} {check.name}: {check.counts}")
-        lines += [f"     {what}" for what in check.problems[:SHOWN_PROBLEMS]]
+        yield f"{outcome} {check.name}: {check.counts}\n"
+        yield from [f"     {what}\n" for what in check.problems[:SHOWN_PROBLEMS]]
         if len(check.problems) > SHOWN_PROBLEMS:
-            lines.append(f"     and {len(check.problems) - SHOWN_PROBLEMS} more")
-    return "\n".join(lines) + "\n"
+            yield f"     and {len(check.problems) - SHOWN_PROBLEMS} more\n"
 
 
 def main() -> int:
@@ -624,10 +583,9 @@ def main() -> int:
     parser.add_argument("--max-logprob-difference", type=float, default=0.5)
     parser.add_argument("--verdict", type=Path, help="all problems go here, as JSON")
     options = parser.parse_args()
-    if not 0 <= options.min_identical_logprobs <= 1:
-        parser.error("--min-identical-logprobs: expected a share from 0 to 1")
-    if not 0 <= options.max_logprob_difference < math.inf:
-        parser.error("--max-logprob-difference: expected a number from 0 on")
+    is_share = 0 <= options.min_identical_logprobs <= 1
+    if not (is_share and 0 <= options.max_logprob_difference < math.inf):
+        parser.error("thresholds: expected a share from 0 to 1, and a number from 0 on")
     np.seterr(all="ignore")  # a number that is too large is found, and needs no warning
     try:
         if options.verdict:
@@ -636,7 +594,7 @@ def main() -> int:
         passed = not any(check.problems for check in checks)
         # Descriptor 1 itself, so that a full or closed standard output is an OSError.
         with open(1, "w", errors="backslashreplace", closefd=False) as stdout:
-            stdout.write(_report(checks))
+            stdout.writelines(_report(checks))
         if options.verdict:
             verdict = {"passed": passed, "evidence": vars(options)}
             verdict["checks"] = [asdict(check) for check in checks]

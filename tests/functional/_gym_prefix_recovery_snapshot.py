@@ -31,37 +31,38 @@ class NotUsable(Exception):
     """The run can't be killed at this snapshot; the message says why."""
 
 
-def _records(snapshot: Path, servers: str) -> dict[tuple[str, int], Any]:
-    """The records of the servers that match the pattern, by rollout_id and attempt."""
+def _records(snapshot: Path) -> dict[tuple[str, str, int], Any]:
+    """The records of all servers, by the server's kind, rollout_id and attempt."""
     records = {}
-    for path in snapshot.glob(f"gym-instances/*/replica-*/gym/{servers}/manifest.json"):
-        records_file = path.parent / json.loads(path.read_bytes())["records_file"]
+    for path in snapshot.glob("gym-instances/*/replica-*/gym/*/*/manifest.json"):
+        server = path.parent
+        records_file = server / json.loads(path.read_bytes())["records_file"]
         # Not splitlines: NeMo-Gym leaves other line separators raw within its JSON.
         for line in records_file.read_text(encoding="utf-8").strip("\n").split("\n"):
-            record = json.loads(line)
+            record = json.loads(line) | {"server": server.name}
             episode = record["episode_id"]
-            records[episode["rollout_id"], episode["attempt"]] = record
+            key = server.parent.name, episode["rollout_id"], episode["attempt"]
+            records[key] = record
     return records
 
 
-def _continuable(cuts: list[Any], retained_keys: list[str]) -> Iterator[dict[str, Any]]:
-    """The cut calls whose decode a restart can continue."""
-    for cut in cuts:
-        found = cut.get("continuation")
-        if not found:
+def _continuable(
+    calls: list[Any], retained_keys: list[str]
+) -> Iterator[dict[str, Any]]:
+    """The cut calls whose decode a restart can continue, in either heads' names."""
+    for call in calls:
+        found = call.get("continuation") or {}
+        count = found.get("prefix_token_count", found.get("generation_token_count", 0))
+        if not 0 < count < found["effective_output_limit"]:
             continue
-        # Older heads call the first two generation_token_count and digest.
-        names = {"prefix_token_count", "prefix_digest"} & found.keys()
-        count = found["prefix_token_count" if names else "generation_token_count"]
-        keys = found["staging_keys"]
-        ended = found["terminal_finish_reason"] or found["terminal_stop_reason"]
-        is_running = 0 < count < found["effective_output_limit"] and not ended
-        if is_running and keys and set(keys) <= set(retained_keys):
+        keys = set(found["staging_keys"])
+        reasons = found["terminal_finish_reason"], found["terminal_stop_reason"]
+        if keys and keys <= set(retained_keys) and reasons == (None, None):
             yield {
-                "model_call_id": cut["model_call_id"],
+                "model_call_id": call["model_call_id"],
                 "prefix_token_count": count,
-                "prefix_digest": found["prefix_digest" if names else "digest"],
-                "staging_keys": keys,
+                "prefix_digest": found.get("prefix_digest", found.get("digest")),
+                "staging_keys": found["staging_keys"],
             }
 
 
@@ -73,29 +74,27 @@ def find_cuts(snapshot: Path, min_tokens: int, min_groups: int) -> list[dict[str
     """
     checkpoint = json.loads((snapshot / "gym_checkpoint.json").read_bytes())
     ledger = torch.load(snapshot / "rollout_recovery.pt", weights_only=True)
-    agents, models = _records(snapshot, "agent/*"), _records(snapshot, "model/*")
-    workplace = _records(snapshot, "agent/workplace_assistant*")
-    sessions = _records(snapshot, "resources/workplace_assistant*")
+    records = _records(snapshot)
     cuts, groups = [], set()
     for group, sibling in [(x, y) for x in ledger["groups"] for y in x["siblings"]]:
         rollout = {**group, **sibling, **sibling["attempts"][-1]}
         sample_id = f"{rollout['group_id']}_g{rollout['generation_index']}"
         rollout_id = f"{sample_id}_a{rollout['attempt_uuid'].hex()}"
         attempt, instance = rollout["gym_attempt"], rollout["gym_instance_id"]
-        episode = rollout_id, attempt
-        if rollout["status"] != "dispatched" or episode not in agents:
+        agent = records.get(("agent", rollout_id, attempt))
+        if rollout["status"] != "dispatched" or agent is None:
             continue  # finished, or not begun
-        listed = checkpoint["instances"][instance]
-        is_listed = {"rollout_id": rollout_id, "attempt": attempt} in listed
+        episode = {"rollout_id": rollout_id, "attempt": attempt}
+        is_listed = episode in checkpoint["instances"][instance]
         found = []
-        if is_listed and rollout["restore_level"] == "prefix" and episode in models:
-            retained = checkpoint["staging_keys"][instance]
-            found = [*_continuable(models[episode]["generation_cuts"], retained)]
-        if episode in workplace:
+        if is_listed and rollout["restore_level"] == "prefix":
+            calls = records["model", rollout_id, attempt]["generation_cuts"]
+            found = [*_continuable(calls, checkpoint["staging_keys"][instance])]
+        if agent["server"].startswith("workplace_assistant"):
             if not any(cut["prefix_token_count"] >= min_tokens for cut in found):
                 raise NotUsable(f"{sample_id} has no usable cut of {min_tokens} tokens")
-            calendar = json.dumps(sessions[episode]["state"]["calendar"])
-            if calendar.count(f'"{SENTINEL}"') != 1:
+            session = records["resources", rollout_id, attempt]
+            if json.dumps(session["state"]["calendar"]).count(f'"{SENTINEL}"') != 1:
                 raise NotUsable(f"{sample_id}: {SENTINEL} is not once in its calendar")
             groups.add(rollout["group_id"])
         owner = {name: rollout[name] for name in OWNER} | {"gym_rollout_id": rollout_id}
@@ -113,15 +112,14 @@ def select(
     Raises TimeoutError, with what was wrong with the last one.
     """
     seen, partial = {*snapshots.glob("snapshot_*")}, copy_to / "partial"
-    reason = "nothing was published"
-    deadline = time.monotonic() + timeout_s
+    reason, deadline = "none was published", time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         new = {*snapshots.glob("snapshot_*")} - seen
-        if not new:
+        seen |= new
+        newest = max(new, default=None)
+        if newest is None:
             time.sleep(POLL_S)
             continue
-        seen |= new
-        newest = max(new)
         shutil.rmtree(partial, ignore_errors=True)
         try:
             shutil.copytree(newest, partial)
@@ -129,9 +127,9 @@ def select(
             (newest / "manifest.json").stat()  # it was not pruned meanwhile
         except Exception as error:  # whatever a torn one may raise
             reason = f"{newest.name}: {type(error).__name__}: {error}"
-            continue
-        partial.rename(copy_to / newest.name)
-        return {"snapshot": str(newest), "cuts": cuts}
+        else:
+            partial.rename(copy_to / newest.name)
+            return {"snapshot": str(newest), "cuts": cuts}
     raise TimeoutError(f"{snapshots}: no usable snapshot in {timeout_s:g} s; {reason}")
 
 

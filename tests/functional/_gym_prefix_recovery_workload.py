@@ -40,18 +40,24 @@ checkpoint_proof: the list of the integers from {first} to {last} in increasing 
 Do not skip any integer. Do not call any other tool."""
 
 
-TOOLS: dict[str, Row] = {  # the arguments that each has to be called with
-    "calendar_create_event": {name: {"type": "string"} for name in EVENT},
+# The arguments that each tool has to be called with, as JSON schemas.
+TOOLS: dict[str, Row] = json.loads("""{
+    "calendar_create_event": {
+        "event_name": {"type": "string"},
+        "participant_email": {"type": "string"},
+        "event_start": {"type": "string"},
+        "duration": {"type": "string"}
+    },
     "increment_counter": {
         "count": {"type": "integer", "enum": [1]},
         "checkpoint_proof": {
             "type": "array",
             "items": {"type": "integer", "minimum": 0},
-            "minItems": PROOF_ITEMS,
-            "maxItems": PROOF_ITEMS,
-        },
-    },
-}
+            "minItems": 64,
+            "maxItems": 64
+        }
+    }
+}""")
 
 
 def _example_row(gym_root: Path, environment: str) -> Row:

@@ -32,9 +32,9 @@ class _StagingKeyProbe:
         return self.begin_train_step(*args, **kwargs)
 
 
-def _setup_with_probe(config: Any, *args: Any, **kwargs: Any) -> Any:
-    actor_args, timing_metrics = setup_single_controller(config, *args, **kwargs)
-    probe = _StagingKeyProbe(actor_args, config.token_capture.staging_partition)
+def _setup_with_probe(master_config: Any, *args: Any, **kwargs: Any) -> Any:
+    actor_args, timing_metrics = setup_single_controller(master_config, *args, **kwargs)
+    probe = _StagingKeyProbe(actor_args, master_config.token_capture.staging_partition)
     # On the instance: a patch of its class would be lost on the way into the actor.
     actor_args.trainer_handle.begin_train_step = probe
     return actor_args, timing_metrics

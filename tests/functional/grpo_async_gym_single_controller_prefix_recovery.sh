@@ -57,10 +57,8 @@ none_left() { # true if the jobs have no process left; SIGKILLs those that there
   # The environment tells also of those that have left the session, and the session of
   # those that have written a title over their environment.
   local pids
-  mapfile -t pids < <(
-    grep -lzxF "RAY_TMPDIR=$RAY_DIR" /proc/[0-9]*/environ 2>/dev/null | tr -dc '0-9\n'
-    ps -eo pid=,sid=,stat= | awk -v job="$JOB" '$2 == job && $3 !~ /Z/ {print $1}'
-  )
+  mapfile -t pids < <(ps axeww -o pid=,sid=,stat=,args= | awk -v job="$JOB" -v dir="$RAY_DIR" \
+    '$3 !~ /Z/ && ($2 == job || index($0, "RAY_TMPDIR=" dir)) {print $1}')
   [[ ${#pids[@]} != 0 ]] || return 0
   kill -KILL "${pids[@]}" 2>/dev/null || true # some may just have ended
   return 1
@@ -157,10 +155,10 @@ trap clean_up EXIT
 trap 'die interrupted 129' HUP
 trap 'die interrupted 130' INT
 trap 'die interrupted 143' TERM
-for name in MODEL LISTS TOP_P CONFIG HOOK GENERATIONS STEPS MAX_TOKENS CRASHES MIN_PREFIX \
-  EXACT TIMEOUT_S; do
-  variable=SC_PREFIX_RECOVERY_$name
-  [[ -z ${!variable:-} ]] || printf -v "$name" %s "${!variable}"
+for variable in "${!SC_PREFIX_RECOVERY_@}"; do
+  name=${variable#SC_PREFIX_RECOVERY_}
+  [[ -v $name ]] || die "$variable: no such setting"
+  printf -v "$name" %s "${!variable}"
 done
 for name in GENERATIONS STEPS MAX_TOKENS CRASHES MIN_PREFIX EXACT TIMEOUT_S; do
   [[ ${!name} =~ ^[0-9]+$ ]] || die "$name: expected a number, found '${!name}'"
@@ -179,10 +177,10 @@ echo "all evidence goes to $OUT; its judge.sh judges it again"
 
 IFS=, read -ra ITEMS <<<"$LISTS"
 PROMPTS=$((${#ITEMS[@]} + 1)) # the last one is the counter's
-WORKLOAD=(--output test-data.jsonl --steps "$STEPS" --list-items "${ITEMS[@]}")
 GYM=$ROOT/3rdparty/Gym-workspace/Gym
-[[ ! -d $GYM ]] || WORKLOAD+=(--gym-root "$GYM")
-attempt "${PYTHON[@]}" ../_gym_prefix_recovery_workload.py "${WORKLOAD[@]}"
+[[ ! -d $GYM ]] || ITEMS+=(--gym-root "$GYM")
+attempt "${PYTHON[@]}" ../_gym_prefix_recovery_workload.py --output test-data.jsonl \
+  --steps "$STEPS" --list-items "${ITEMS[@]}"
 
 export RAY_ADDRESS=local RAY_DEDUP_LOGS=0 NRL_LOG_LEVEL=INFO RUN_CONVERGENCE_CHECKS=0
 export NEMO_GYM_TEST_WORKPLACE_PREFIX_AFTER_MUTATION=1 NEMO_GYM_TEST_PREFIX_MIN_TOKENS=0
@@ -232,7 +230,7 @@ data.validation.data_path=$PWD/test-data.jsonl
 ~env.nemo_gym.code_gen
 env.nemo_gym.config_paths=[$GYM_CONFIGS]
 END
-THRESHOLDS="--min-identical-logprobs 0.97 --max-logprob-difference 0.5"
+THRESHOLDS='' # the judge's own
 if ((EXACT)); then
   THRESHOLDS="--min-identical-logprobs 1 --max-logprob-difference 0"
   export VLLM_BATCH_INVARIANT=1 # exact only where the model is compiled
@@ -253,7 +251,7 @@ for ((number = 1; number <= CRASHES; number++)); do
 done
 run phase2 recovery-checkpoints
 cat >judge.sh <<END
-cd "\$(dirname "\$0")" && ${PYTHON[*]} ../_gym_prefix_recovery_parity.py \\
+cd $OUT && ${PYTHON[*]} ../_gym_prefix_recovery_parity.py \\
   --reference-log-dir reference-logs \\
   --recovery-log-dir phase2-logs \\
   --selection selected-snapshot.json \\
