@@ -33,9 +33,8 @@ WIDTH = 120  # of a plain log
 def explain(options: argparse.Namespace) -> Evidence:
     """Print the explanation, and write what was asked for."""
     if options.compare:
-        thresholds = options.min_identical_logprobs, options.max_logprob_difference
         reference, other = options.compare
-        evidence = compare(reference, other, thresholds)
+        evidence = compare(reference, other, options)
         print(parity._report(evidence.checks), end="")
     else:
         evidence = read_verdict(options.verdict)

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The evidence of a verdict, or of any two runs: what it holds, and how it is read."""
 
+import argparse
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -58,11 +60,18 @@ class Evidence:
         a, b = (self.times[run] for run in RUNS)
         return {identity: (a[identity], b[identity]) for identity in sorted(a | b)}
 
-    def settle(self, different: set[Identity], noisy: set[Identity]) -> None:
-        """Which rows differ by a failed check; the noisy ones if log-probs failed."""
-        self.differing = different
+    def agreements(self) -> dict[Identity, parity.Agreement]:
+        """How the log-probs of each row agree, where both runs have equal tokens."""
+        rows = self.rows["recovery"]
+        return {row.identity: row.agreement for row in rows if row.agreement}
+
+    def settle(self, unfit: set[Identity], limits: argparse.Namespace) -> None:
+        """Find the rows that differ by a failed check, beside those that are unfit."""
+        rows = self.rows["recovery"]
+        self.differing = unfit | {row.identity for row in rows if row.difference}
         if LOGPROBS in self.failing():
-            self.differing = different | noisy
+            noisy = {x for x, y in self.agreements().items() if _is_noisy(x, y, limits)}
+            self.differing |= noisy
             for identity in noisy & self.pairs.keys():
                 self.pairs[identity].logprobs_fail = True
 
@@ -70,17 +79,6 @@ class Evidence:
         """The differing rows of the first step that has some: later ones follow."""
         found = sorted(self.differing & self.pairs.keys())
         return {x: self.pairs[x] for x in found if x.step == found[0].step}
-
-
-@dataclass
-class Findings:
-    """What the judge says of the rows that were loaded."""
-
-    differences: list[str] = field(default_factory=list)
-    agreements: list[parity.Agreement] = field(default_factory=list)
-    different: set[Identity] = field(default_factory=set)
-    unfit: set[Identity] = field(default_factory=set)  # they trained nothing, or NaN
-    noisy: set[Identity] = field(default_factory=set)  # with too different log-probs
 
 
 def read_verdict(path: Path) -> Evidence:
@@ -101,48 +99,40 @@ def read_verdict(path: Path) -> Evidence:
     def located(name: str) -> Path:
         return _located(parity._field(options, name, str, place), path.parent)
 
-    def number(name: str) -> float:
-        text = parity._field(options, name, str, place)
-        try:
-            return float(text)
-        except ValueError:
-            raise EvidenceError(
-                f"{place}: {name} is {text!r}, expected a number"
-            ) from None
-
     selection = located("selection")
     evidence.cuts = parity._load_cuts(selection)
     evidence.instances = _instances(selection)
-    records = parity._read_log(located("recovery_log"))
-    sources = {cut.model_call_id for cut in evidence.cuts}
-    evidence.strays = sum(
-        x["source"] not in sources for found in records for x in found
-    )
+    log = located("recovery_log")
+    restored = parity._read_log(log, parity.RESTORED, "restored")
+    completed = parity._read_log(log, parity.COMPLETED, "completed")
     for cut in evidence.cuts:
-        cut.restored, cut.completed = (
-            [x for x in found if x["source"] == cut.model_call_id] for found in records
-        )
-    evidence.probe = parity._load_probe(located("staging_keys"))
-    evidence.successor_keys = parity._load_successor_keys(
-        located("successor_checkpoint")
-    )
-    plan = [number(x) for x in ("steps", "prompts_per_step", "generations_per_prompt")]
-    evidence.planned_rows = int(plan[0] * plan[1] * plan[2])
-    thresholds = number("min_identical_logprobs"), number("max_logprob_difference")
+        cut.restored = [x for x in restored if x["source"] == cut.model_call_id]
+        cut.completed = [x for x in completed if x["source"] == cut.model_call_id]
+    calls = {cut.model_call_id for cut in evidence.cuts}
+    evidence.strays = sum(x["source"] not in calls for x in restored + completed)
+    probe = parity._load_probe(located("staging_keys"))
+    evidence.probe = [(step, set(keys)) for step, keys in probe]
+    checkpoint = located("successor_checkpoint")
+    evidence.successor_keys = parity._load_successor_keys(checkpoint)
+    names = "steps", "prompts_per_step", "generations_per_prompt"
+    plan = [parity._field(options, name, int, place) for name in names]
+    evidence.planned_rows = math.prod(plan)
     reference, recovery = (located(f"{run}_log_dir") for run in RUNS)
-    dumps = parity._find_dumps(reference), parity._find_dumps(recovery)
-    found = _load_rows(evidence, dumps, thresholds)
-    evidence.settle(found.different | found.unfit, found.noisy)
+    _load_rows(evidence, parity._find_dumps(reference), parity._find_dumps(recovery))
+    rows = [row for run in RUNS for row in evidence.rows[run]]
+    limits = argparse.Namespace()
+    for name in ("min_identical_logprobs", "max_logprob_difference"):
+        setattr(limits, name, parity._field(options, name, float, place))
+    evidence.settle({row.identity for row in rows if row.problems}, limits)
     return evidence
 
 
-def compare(reference: Path, other: Path, thresholds: tuple[float, float]) -> Evidence:
+def compare(reference: Path, other: Path, limits: argparse.Namespace) -> Evidence:
     """Judge the rows and log-probs of two runs; the other one plays the recovery.
 
     Args:
         reference, other: log folders, each with one run in it.
-        thresholds: the least share of bit-identical log-probs, and their largest
-            difference.
+        limits: `min_identical_logprobs` and `max_logprob_difference`.
 
     Raises:
         EvidenceError: a folder holds no run or several, a dump is malformed, or the
@@ -152,24 +142,30 @@ def compare(reference: Path, other: Path, thresholds: tuple[float, float]) -> Ev
     dumps = parity._find_dumps(reference), parity._find_dumps(other)
     if not dumps[0].keys() & dumps[1].keys():
         raise EvidenceError(f"{reference}, {other}: no train step in common")
-    found = _load_rows(evidence, dumps, thresholds)
+    _load_rows(evidence, *dumps)
     problems = [
         f"{identity} is trained {m} times in the other run, {n} in the reference"
         for identity, (n, m) in evidence.how_often().items()
         if n != m
     ]
-    counts = {"rows": len(evidence.rows["recovery"]), "steps": len(dumps[1])}
-    evidence.checks = [
-        parity.Check("rows match", counts, problems + sorted(found.differences)),
-        parity.assert_generation_logprobs_agree(found.agreements, *thresholds),
+    rows = sorted(evidence.rows["recovery"], key=lambda row: row.identity)
+    problems += [
+        f"{x.identity} ({x.sample_id}): {x.difference}" for x in rows if x.difference
     ]
-    evidence.settle(found.different, found.noisy)
+    agreements = evidence.agreements()
+    noise = [*parity.assert_generation_logprobs_agree(agreements, limits)]
+    tokens = sum(agreement.tokens for agreement in agreements.values())
+    evidence.checks = [
+        parity.Check("rows match", f"{len(rows)} rows", problems),
+        parity.Check(LOGPROBS, f"{tokens} tokens", noise),
+    ]
+    evidence.settle(set(), limits)
     return evidence
 
 
 def _check(entry: Any, place: str) -> parity.Check:
     name = parity._field(entry, "name", str, place)
-    counts = parity._field(entry, "counts", dict, place)
+    counts = parity._field(entry, "counts", str, place)
     return parity.Check(name, counts, parity._keys(entry, "problems", place))
 
 
@@ -195,25 +191,30 @@ def _instances(selection: Path) -> dict[str, str]:
 
 def _load_rows(
     evidence: Evidence,
-    dumps: tuple[dict[int, Path], dict[int, Path]],
-    thresholds: tuple[float, float],
-) -> Findings:
+    reference_dumps: dict[int, Path],
+    recovery_dumps: dict[int, Path],
+) -> None:
     """Fill in the evidence's rows, pairs and log-probs, a step at a time."""
-    found = Findings()
-    for step in sorted(dumps[0] | dumps[1]):
-        reference, recovery = (parity._load_dump(x.get(step), step) for x in dumps)
+    for step in sorted(reference_dumps | recovery_dumps):
+        reference = parity._load_dump(reference_dumps.get(step), step)
+        recovery = parity._load_dump(recovery_dumps.get(step), step)
+        # the judge drops the columns of what it compares
+        compared = [[replace(row) for row in rows] for rows in (reference, recovery)]
+        parity._compare(*compared, evidence.cuts)
+        for run, rows in zip(RUNS, compared, strict=True):
+            evidence.rows[run] += rows
+        for row, emptied in zip(recovery, compared[1], strict=True):
+            row.prefix_sha256, row.difference = (
+                emptied.prefix_sha256,
+                emptied.difference,
+            )
         pairs = _pairs(reference, recovery, evidence.cuts)
-        wrong: dict[Identity, Pair] = {}
         for pair in pairs:
             evidence.logprobs.add(pair)
-            if not _is_sound(pair, found, thresholds):
-                wrong[pair.recovery.identity] = pair
-        if len(evidence.pairs) < (LOOKED_AT if wrong else CONTEXT):
+        different = [pair for pair in pairs if pair.recovery.difference]
+        if len(evidence.pairs) < (LOOKED_AT if different else CONTEXT):
             # of a row that was trained twice, one that differs
-            evidence.pairs |= {pair.recovery.identity: pair for pair in pairs} | wrong
-        for run, rows in zip(RUNS, (reference, recovery), strict=True):
-            evidence.rows[run] += [replace(row, columns={}) for row in rows]
-    return found
+            evidence.pairs |= {x.recovery.identity: x for x in pairs + different}
 
 
 def _pairs(
@@ -224,31 +225,15 @@ def _pairs(
     pairs = []
     for row in recovery:
         if original := originals.get(row.identity):
-            prompt = row.identity[:2]
+            prompt, cut = row.identity[:2], cut_of_sample.get(row.sample_id)
             group = [x for x in reference if x.identity[:2] == prompt]
             siblings = [x for x in group if x is not original]
-            pairs.append(
-                Pair(original, row, cut_of_sample.get(row.sample_id), siblings)
-            )
+            pairs.append(Pair(original, row, cut, siblings))
     return pairs
 
 
-def _is_sound(pair: Pair, found: Findings, thresholds: tuple[float, float]) -> bool:
-    """Whether the judge finds nothing in one pair; what it finds is added."""
-    identity = pair.recovery.identity
-    a, b = (
-        replace(pair.reference),
-        replace(pair.recovery),
-    )  # it empties what it compares
-    cuts = [pair.cut] if pair.cut else []
-    differences, agreements = parity._compare_step([a], [b], cuts)
-    pair.recovery.prefix_sha256 = b.prefix_sha256
-    found.differences += differences
-    found.agreements += agreements
-    noise = parity.assert_generation_logprobs_agree(agreements, *thresholds).problems
-    is_different, is_unfit = bool(differences), bool(a.problems or b.problems)
-    is_noisy = bool(agreements and noise)
-    found.different |= {identity} if is_different else set()
-    found.unfit |= {identity} if is_unfit else set()
-    found.noisy |= {identity} if is_noisy else set()
-    return not (is_different or is_unfit or is_noisy)
+def _is_noisy(
+    identity: Identity, agreement: parity.Agreement, limits: argparse.Namespace
+) -> bool:
+    """Whether the check of the log-probs would fail for this row alone."""
+    return any(parity.assert_generation_logprobs_agree({identity: agreement}, limits))

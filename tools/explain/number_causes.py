@@ -94,9 +94,9 @@ def trainer_differs(pair: Pair) -> str | None:
 
 
 def other_column(pair: Pair) -> str | None:
-    a, b = pair.reference, pair.recovery
-    for name in sorted(a.columns.keys() - PER_TOKEN.keys()):
-        if parity._column_difference(name, a, b, pair.cut):
+    for name in sorted(pair.reference.columns.keys() - PER_TOKEN.keys()):
+        a, b = (x.columns[name] for x in (pair.reference, pair.recovery))
+        if parity._first_difference(a, b, name in parity.EXACT) is not None:
             return f"column {name!r} differs, tokens equal"
     return None
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import re
+from argparse import Namespace
 
 import prefix_recovery_evidence as small
 import pytest
@@ -10,7 +11,7 @@ from prefix_recovery_evidence import parity
 
 from tools.explain.evidence import compare, read_verdict
 
-LIMITS = (0.97, 0.5)
+LIMITS = Namespace(min_identical_logprobs=0.97, max_logprob_difference=0.5)
 
 
 @pytest.fixture
@@ -30,8 +31,8 @@ def test_a_malformed_verdict_is_refused_by_name(tmp_path, text):
 
 
 def test_a_limit_that_is_no_number_is_refused(failing):
-    failing.write_text(failing.read_text().replace('"1.0"', '"one"'))
-    with pytest.raises(parity.EvidenceError, match="is 'one', expected a number"):
+    failing.write_text(failing.read_text().replace(": 1.0", ': "one"'))
+    with pytest.raises(parity.EvidenceError, match="expected min_identical_logprobs"):
         read_verdict(failing)
 
 

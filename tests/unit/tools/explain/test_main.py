@@ -185,9 +185,7 @@ def test_an_annotation_stays_one_line(failing, capsys, monkeypatch):
 def test_equal_runs_compare_as_passing(tmp_path, run):
     folders = [write_run(tmp_path / name, sound(), name) for name in ("ref", "rec")]
     status, out, _ = run("--compare", *folders)
-    assert status == 0 and out.startswith(
-        "PASS rows match: 8 rows, 2 steps\nPASS gener"
-    )
+    assert status == 0 and out.startswith("PASS rows match: 8 rows\nPASS ")
 
 
 def test_a_comparison_allows_noise_and_can_be_strict(tmp_path, run):
