@@ -79,7 +79,10 @@ def _example_row(gym_root: Path | None, environment: str) -> Row:
             row = json.loads(lines.readline())
     except ValueError as error:
         raise ValueError(f"{path}:1: expected a data row, as JSON: {error}") from error
-    return row
+    match row:
+        case {"responses_create_params": {}}:
+            return row
+    raise ValueError(f"{path}:1: expected a data row with responses_create_params")
 
 
 def _data_row(example: Row, tool: Row, prompt: str, max_output_tokens: int) -> Row:
