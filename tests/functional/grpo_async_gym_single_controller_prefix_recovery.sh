@@ -58,11 +58,12 @@ attempt() { # COMMAND ...: prints what the command says, or dies with the last l
 
 none_left() { # true if no process of a job was left; SIGKILLs those that were
   local pids
-  # By its environment, which finds what has left the session, or else by its session,
-  # which finds what has written its title over its environment.
+  # By its session, which finds what has written its title over its environment, or else
+  # by its environment, which finds what has left the session.
   mapfile -t pids < <(
-    grep -lzxF "RAY_TMPDIR=$RAY_DIR" /proc/[0-9]*/environ 2>/dev/null | tr -dc '0-9\n'
     ps -eo pid=,sid=,stat= | awk -v job="$JOB" '$2 == job && $3 !~ /^Z/ {print $1}'
+    # last, for it fails where nothing is found
+    grep -lzxF "RAY_TMPDIR=$RAY_DIR" /proc/[0-9]*/environ 2>/dev/null | tr -dc '0-9\n'
   )
   [[ ${#pids[@]} -gt 0 ]] || return 0
   kill -KILL "${pids[@]}" 2>/dev/null || true # some may just have ended
@@ -173,8 +174,9 @@ if [[ -n $CONFIG ]]; then
   CONFIG=$(attempt realpath -e "$CONFIG")
   export SC_TEST_CONFIG=$CONFIG
 fi
-[[ $OUT$HOOK$CONFIG$* != *[[:space:]]* ]] ||
-  die "a blank in a path or an override, which the base test would split: $OUT $HOOK $CONFIG $*"
+for word in "$OUT" "$HOOK" "$CONFIG" "$@"; do
+  [[ $word != *[[:space:]]* ]] || die "a blank, at which the base test would split: $word"
+done
 cd "$ROOT"
 PYTHON=(python3)
 [[ ! -f uv.lock ]] || PYTHON=(uv run --no-sync python)
@@ -182,9 +184,10 @@ attempt "${PYTHON[@]}" -c "from importlib.metadata import version
 version('numpy'), version('torch')"
 attempt mkdir -p "$OUT"
 exec 9<"$OUT"
-flock --nonblock --conflict-exit-code 75 9 || status=$?
-[[ ${status:-0} != 75 ]] || die "$OUT is in use by another run"
-[[ ${status:-0} == 0 ]] || die "flock: exit status $status"
+flock --nonblock --conflict-exit-code 75 9 || case $? in
+  75) die "$OUT is in use by another run" ;;
+  *) die "flock failed" ;;
+esac
 attempt find "$OUT" -mindepth 1 -delete
 RAY_DIR=$(attempt mktemp -d /tmp/prefix-recovery.XXXXXX)
 echo "all evidence goes to $OUT; its judge.sh judges it again"
@@ -255,7 +258,7 @@ OVERRIDES+=("$@")
 # -- the three runs and the verdict ----------------------------------------------------
 
 run reference reference-checkpoints
-compgen -G "$OUT/reference-logs/exp_*/train_data_step*.jsonl" >/dev/null ||
+[[ -n $(find "$OUT/reference-logs" -name 'train_data_step*.jsonl') ]] ||
   die "reference: no training dump; this head has no async_rl.log_full_train_data"
 [[ -s $OUT/reference-staging-keys.jsonl ]] ||
   die "reference: no staging keys recorded; this head has no SC_TEST_ENTRYPOINT"
