@@ -40,7 +40,12 @@ HOOK=${SC_PREFIX_RECOVERY_HOOK:-$HERE/_single_controller_turn_recovery_hook.py}
 
 # -- helpers ---------------------------------------------------------------------------
 
+clear_progress() { # so that the next line takes its place
+  [[ ! -t 1 ]] || printf '\r\e[K'
+}
+
 die() { # MESSAGE [STATUS]: the last line says why, after the end of the job's log
+  clear_progress
   if [[ -s $LOG ]]; then
     tail -n 200 "$LOG" >&2
     echo "error: $1; the whole log is $LOG" >&2
@@ -84,13 +89,14 @@ wait_until() { # WHAT LIMIT_S CONDITION ...: shows progress, sets WAITED_S
     WAITED_S=$(($(seconds) - began))
     step=$(grep -aso 'train step [0-9]*/[0-9]*' "$LOG" | tail -n 1) || true
     if [[ -t 1 ]]; then
-      printf '\r\e[K%s ... %d s  %s' "$1" "$WAITED_S" "$step"
+      clear_progress
+      printf '%s ... %d s  %s' "$1" "$WAITED_S" "$step"
     elif ((WAITED_S >= shown + 30)); then
       shown=$WAITED_S
       echo "$1 ... $WAITED_S s  $step"
     fi
   done
-  [[ ! -t 1 ]] || printf '\r\e[K' # the caller's line takes its place
+  clear_progress
 }
 
 ended() { # PID

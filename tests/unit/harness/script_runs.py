@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[3]
 STAND_IN = Path(__file__).parent / "stand_in"
 NAME = "grpo_async_gym_single_controller_prefix_recovery"
 PHASES = ("reference", "phase1", "phase2")
 SETTINGS = {"LISTS": "12,14", "MIN_PREFIX": "3", "TIMEOUT_S": "60"}
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 # torch alone takes seconds to import; of it, the ledger needs only these.
 SMALL_TORCH = """
 import pickle
@@ -40,6 +43,10 @@ def install(root: Path) -> Path:
     return root
 
 
+def copy(checkout: Path, to: Path) -> Path:
+    return shutil.copytree(checkout, to)
+
+
 def heed_signals() -> None:
     """What a background job, or one of nohup, was told to ignore can't be trapped."""
     for name in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -57,16 +64,14 @@ class Run:
         checkout: Path,
         *arguments: str,
         stand_in: str = "",
-        tools: Path | None = None,
-        settings: dict | None = None,
-        before_exec=heed_signals,
+        settings: dict[str, str] | None = None,
+        path: str = PATH,
+        before_exec: Callable[[], None] = heed_signals,
         small_torch: bool = True,
-        **options,
+        **options: Any,
     ) -> None:
         self.out = checkout / "tests/functional" / NAME
-        path = [str(tools)] if tools else []
-        path += [str(Path(sys.executable).parent), os.environ["PATH"]]
-        environment = os.environ | {"PATH": ":".join(path), "STAND_IN": stand_in}
+        environment = os.environ | {"PATH": path, "STAND_IN": stand_in}
         environment["PYTHONPATH"] = f"{checkout}/small" if small_torch else ""
         # another Ray and another log level, which the script must overrule
         environment |= {"RAY_ADDRESS": "auto", "NRL_LOG_LEVEL": "ERROR"}
@@ -75,7 +80,7 @@ class Run:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(
             ["bash", f"{self.out}.sh", *arguments],
-            env=environment | options.pop("env", {}),
+            env=environment,
             text=True,
             start_new_session=True,
             preexec_fn=before_exec,
@@ -88,6 +93,10 @@ class Run:
         left = self.processes()
         assert not left, left
         return self.process.returncode, out, error
+
+    def log(self, phase: str) -> str:
+        path = self.out / f"{phase}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def processes(self) -> list[str]:
         """Whatever was started in this checkout and has not ended, by its environment,
@@ -108,13 +117,12 @@ class Run:
 
     def sessions(self) -> set[int]:
         """Of the jobs, which say them as they start."""
-        logs = [self.out / f"{phase}.log" for phase in PHASES]
-        texts = [log.read_text(errors="replace") for log in logs if log.exists()]
-        return {int(x) for text in texts for x in re.findall(r"session (\d+)\n", text)}
+        texts = "".join(map(self.log, PHASES))
+        return {int(number) for number in re.findall(r"session (\d+)\n", texts)}
 
     def wait_for(self, phase: str, text: str) -> None:
         """Until the phase's log has the text."""
-        log, deadline = self.out / f"{phase}.log", time.monotonic() + 60
-        while not (log.exists() and text in log.read_text(errors="replace")):
+        deadline = time.monotonic() + 60
+        while text not in self.log(phase):
             assert time.monotonic() < deadline and self.process.poll() is None, text
             time.sleep(0.02)
