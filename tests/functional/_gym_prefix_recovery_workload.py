@@ -65,9 +65,10 @@ def _example_row(gym_root: Path, environment: str) -> Row:
     path = gym_root / "resources_servers" / environment / "data/example.jsonl"
     with path.open(encoding="utf-8") as lines:
         try:
-            return json.loads(lines.readline())
-        except ValueError as error:
-            raise ValueError(f"{path}:1: expected a data row: {error}") from error
+            row = json.loads(lines.readline())
+            return row | {"responses_create_params": {**row["responses_create_params"]}}
+        except (LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}:1: expected a data row: {error!r}") from error
 
 
 def _row(environment: str, tool: str, prompt: str, limit: int, args: Any) -> Row:

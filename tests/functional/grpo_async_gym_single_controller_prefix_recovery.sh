@@ -41,7 +41,12 @@ PYTHON=(python3)
 
 # -- helpers ---------------------------------------------------------------------------
 
+clear_line() { # of progress, so that the next line takes its place
+  [[ ! -t 1 ]] || printf '\r\e[K'
+}
+
 die() { # MESSAGE [STATUS]
+  clear_line
   [[ ! -s $LOG ]] || tail -v -n 200 "$PWD/$LOG" >&2
   echo "error: $1${LOG:+; see $PWD/$LOG}" >&2
   exit "${2:-2}"
@@ -78,13 +83,14 @@ wait_until() { # WHAT LIMIT_S CONDITION ...: sets WAITED_S
     WAITED_S=$(($(uptime_s) - began))
     step=$(grep -aso 'train step [0-9/]*' "$LOG" | tail -n 1) || true
     if [[ -t 1 ]]; then
-      printf '\r\e[K%s' "$1 ... $WAITED_S s  $step"
+      clear_line
+      echo -n "$1 ... $WAITED_S s  $step"
     elif ((WAITED_S >= shown + 30)); then
       shown=$WAITED_S
       echo "$1 ... $WAITED_S s  $step"
     fi
   done
-  [[ ! -t 1 ]] || printf '\r\e[K' # the caller's line comes in its place
+  clear_line
 }
 
 ended() { # PID

@@ -1,178 +1,191 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
-"""The script's error paths: its own message, the right status, no process left.
+"""The script's runs to their end, on a stand-in for NeMo-RL: verdict and evidence."""
 
-Run in a small checkout whose base test ends, hangs, fails or publishes snapshots as a
-phase is told to."""
-
+import json
 import os
-import shutil
-import signal
+import pty
+import re
 import subprocess
-import time
+from pathlib import Path
 
 import pytest
-from prefix_recovery_evidence import FUNCTIONAL
-from test_gym_prefix_recovery_snapshot import write_snapshot
+from script_runs import PATH, PHASES, ROOT, Run, copy
 
-NAME = "grpo_async_gym_single_controller_prefix_recovery"
-BASE_TEST = """
-echo "started with $*"
-for phase in reference phase1 phase2; do
-  [[ $* != *logger.log_dir=*/$phase-logs* ]] || behaviour=STUB_$phase
-done
-[[ $* =~ checkpointing.checkpoint_dir=([^ ]*) ]]
-snapshots=${BASH_REMATCH[1]}/bootstrap/rollout_snapshots
-case ${!behaviour} in
-hang) sleep 1000 & setsid --fork true; sleep 1000 ;;
-publish)
-  mkdir -p "$snapshots"
-  while cp -r "$STUB_SNAPSHOT" "$snapshots/.partial"; do
-    mv "$snapshots/.partial" "$snapshots/snapshot_$(date +%s%N)"
-    sleep 0.2
-  done
-  ;;
-*) exit "${!behaviour}" ;;
-esac
-"""
+RESULTS = [r"reference: 3 steps in \d+ s", r"phase1: killed after \d+ s"]
+RESULTS += [r"phase2: 3 steps in \d+ s", *["PASS .*"] * 5]
 
 
-def heed_signals():
-    """What a background job, or one of nohup, was told to ignore can't be trapped."""
-    for name in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, signal.SIG_DFL)
+def found_at_start(run, phase):
+    """The checkpoint folder as the phase found it, down to the snapshots."""
+    line = re.search(r"found (\[.*\])\n", run.log(phase))[1]
+    found = [path.split("-checkpoints/")[1] for path in json.loads(line)]
+    return [path for path in found if path.count("/") < 3]
 
 
-class Run:
-    """The script in a small checkout; settings and phases are keyword arguments."""
-
-    def __init__(self, root, **settings):
-        folder = root / "tests/functional"
-        folder.mkdir(parents=True)
-        for path in FUNCTIONAL.glob("_*.py"):
-            shutil.copy(path, folder)
-        self.script = folder / f"{NAME}.sh"
-        shutil.copy(FUNCTIONAL / self.script.name, folder)
-        (folder / "grpo_async_gym_single_controller.sh").write_text(BASE_TEST)
-        self.out = folder / NAME
-        snapshot = write_snapshot(root / "snapshot")
-        defaults = {"MIN_FREE_MB": 1, "TIMEOUT_S": 60, "MIN_PREFIX": 2}
-        phases = {"reference": 0, "phase1": "hang", "phase2": 0}
-        phases |= {x: settings.pop(x) for x in phases.keys() & settings.keys()}
-        prefix = "SC_PREFIX_RECOVERY_"
-        environment = {prefix + x: str(y) for x, y in (defaults | settings).items()}
-        environment |= {f"STUB_{x}": str(y) for x, y in phases.items()}
-        environment["STUB_SNAPSHOT"] = str(snapshot)
-        self.process = subprocess.Popen(
-            ["bash", self.script],
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=heed_signals,
-        )
-
-    def wait_for(self, name):
-        """Until the phase writes its log."""
-        deadline = time.monotonic() + 30
-        while not (path := self.out / name).exists() or not path.read_text():
-            assert time.monotonic() < deadline and self.process.poll() is None
-            time.sleep(0.05)
-
-    def ends(self):
-        """Exit status and what stderr says; nothing of the run may be left."""
-        _, error = self.process.communicate(timeout=60)
-        left = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True)
-        assert str(self.out) not in left.stdout
-        assert not (self.process.returncode in (0, 1) and error)
-        return self.process.returncode, error
+def arguments(run, phase):
+    line = re.search(r"started with (\[.*\])\n", run.log(phase))[1]
+    return json.loads(line)
 
 
-@pytest.mark.parametrize(
-    ("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
-)
-@pytest.mark.parametrize("phase", ["reference", "phase1", "phase2"])
-@pytest.mark.parametrize("send", [os.kill, os.killpg])
-def test_interrupted_in_a_phase(tmp_path, name, status, phase, send):
-    run = Run(tmp_path, **{"phase1": "publish", phase: "hang"})
-    run.wait_for(f"{phase}.log")
-    send(run.process.pid, getattr(signal, name))
-    found, error = run.ends()
-    assert found == status and "error: interrupted\n" in error
-    assert f"{run.out / phase}.log" in error
-    assert (run.out / f"{phase}.log").read_text().startswith("started with ")
+def judge_again(run):
+    command = ["bash", run.out / "judge.sh"]
+    return subprocess.run(
+        command, env=os.environ | {"PATH": PATH}, cwd="/", capture_output=True
+    ).returncode
 
 
-@pytest.mark.parametrize("phase", ["reference", "phase1", "phase2"])
-def test_a_phase_that_fails(tmp_path, phase):
-    run = Run(tmp_path, **{"phase1": "publish", phase: 7})
-    status, error = run.ends()
-    assert status == 2 and error.startswith(f"error: {phase}")
-    assert "started with " in error
-
-
-def test_a_run_that_ends_before_it_is_cut(tmp_path):
-    status, error = Run(tmp_path, phase1=0).ends()
-    assert status == 2 and "phase1 ended before it could be killed" in error
-
-
-def test_a_run_that_takes_too_long(tmp_path):
-    status, error = Run(tmp_path, reference="hang", TIMEOUT_S=1).ends()
-    assert status == 2 and "not within 1 s" in error
-
-
-def test_nothing_but_the_selected_snapshot_is_left_and_no_evidence_is_no_pass(tmp_path):
-    run = Run(tmp_path, phase1="publish", CRASHES=2)
-    status, error = run.ends()
-    assert status == 2 and error.startswith("error: the evidence cannot be judged")
+def test_an_ordinary_recovery_passes_with_uv_and_a_gym(checkout):
+    (checkout / "uv.lock").touch()
+    uv = checkout / "bin/uv"
+    uv.parent.mkdir()
+    uv.write_text('#!/bin/sh\n[ "$1$2$3" = run--no-syncpython ] && shift 3\n')
+    uv.write_text(uv.read_text() + 'exec python3 "$@"\n')
+    uv.chmod(0o755)
+    for environment in ("workplace_assistant", "example_session_state_mgmt"):
+        gym = checkout / "3rdparty/Gym-workspace/Gym/resources_servers" / environment
+        (gym / "data").mkdir(parents=True)
+        text = '{"id": 7, "responses_create_params": {"input": []}}\n'
+        (gym / "data/example.jsonl").write_text(text)
+    overrides = ["grpo.seed=7", "++async_rl.other=1"]
+    path = f"{uv.parent}:{PATH}"
+    run = Run(checkout, *overrides, path=path, small_torch=False)
+    status, out, error = run.ends()
+    assert (status, error) == (0, "") and "\x1b" not in out
+    for line, expected in zip(out.splitlines()[1:], RESULTS, strict=True):
+        assert re.fullmatch(expected, line)
+    for phase in PHASES:
+        assert arguments(run, phase)[2:-3][-2:] == overrides
+    assert '"id": 7' in (run.out / "test-data.jsonl").read_text()
+    assert json.loads((run.out / "verdict.json").read_text())["checks"]
+    left = {x.suffix for x in run.out.glob("*-checkpoints/**/*") if x.is_file()}
+    assert left == {".json"}  # weights are of no use after a pass
     (selected,) = (run.out / "selected-snapshot").iterdir()
-    recovery = run.out / "recovery-checkpoints"
-    (kept,) = (recovery / "bootstrap/rollout_snapshots").iterdir()
-    assert kept.name == selected.name and [*recovery.iterdir()] == [kept.parents[1]]
+    folders = ["bootstrap", "bootstrap/manifest.json", "bootstrap/rollout_snapshots"]
+    folders.append(f"bootstrap/rollout_snapshots/{selected.name}")
+    assert found_at_start(run, "phase2") == folders
+    assert judge_again(run) == 0
 
 
-def test_no_snapshot_to_crash_at(tmp_path):
-    status, error = Run(tmp_path, TIMEOUT_S=6).ends()
-    assert status == 2 and "none of 0 snapshots is usable" in error
+def test_every_override_can_be_found_in_the_script():
+    name = "tests/functional/grpo_async_gym_single_controller_prefix_recovery.sh"
+    assert "  ++async_rl.log_full_train_data=true\n" in (ROOT / name).read_text()
+
+
+def test_crashes_steps_older_heads_and_stray_processes(installed, tmp_path):
+    cases = {
+        "two": ({"CRASHES": "2", "EXACT": "1"}, "phase1=old-names phase1=writes"),
+        "three": ({"CRASHES": "3", "STEPS": "4"}, ""),
+    }
+    runs = {
+        name: Run(copy(installed, tmp_path / name), settings=settings, stand_in=what)
+        for name, (settings, what) in cases.items()
+    }
+    for name, run in runs.items():
+        status, out, error = run.ends()
+        assert (status, error) == (0, ""), name
+        crashes = int(cases[name][0]["CRASHES"])
+        assert out.count("phase1: killed") == crashes and out.count("PASS") == 5
+        cuts = json.loads((run.out / "selected-snapshot.json").read_text())["cuts"]
+        assert {cut["gym_attempt"] for cut in cuts} == {crashes - 1}
+        counts = [cut["prefix_token_count"] for cut in cuts]
+        assert max(counts) >= 3 * crashes and "digest" not in cuts[0]
+    assert not [*runs["two"].out.rglob("late.txt")]
+    assert "VLLM" not in runs["three"].log("phase2")
+    backend = "++policy.generation.vllm_kwargs.compilation_config.backend=inductor"
+    given = {name: backend in arguments(run, "phase2") for name, run in runs.items()}
+    assert given == {"two": True, "three": False}
+    steps = runs["three"].out.glob("recovery-checkpoints/step_*")
+    assert sorted(step.name for step in steps) == [f"step_{n}" for n in (1, 2, 3, 4)]
+
+
+def test_a_restore_that_forgets_the_snapshot_fails(checkout):
+    run = Run(checkout, stand_in="phase2=forgets")
+    status, out, error = run.ends()
+    assert (status, error) == (1, "") and "FAIL prefixes trained once" in out
+    assert [*run.out.glob("recovery-checkpoints/**/*.safetensors")]
+    assert judge_again(run) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("STEPS", "0"), ("LISTS", "40"), ("TOP_P", "x"), ("HOOK", "/no"), ("KEEP", "2")],
+    ("what", "lacking"), [("no-dump", "dump"), ("no-entry-point", "SC_TEST_ENTRYPOINT")]
 )
-def test_a_setting_that_is_wrong(tmp_path, name, value):
-    status, error = Run(tmp_path, **{name: value}).ends()
-    assert (status, error.count("\n")) == (2, 1)
-    assert error.startswith(f"error: SC_PREFIX_RECOVERY_{name}")
+def test_an_older_head_is_refused_after_the_reference(checkout, what, lacking):
+    run = Run(checkout, stand_in=f"reference={what}")
+    status, out, error = run.ends()
+    assert (status, error.count("\n")) == (2, 1) and lacking in error
+    assert "reference: 3 steps" in out and not run.log("phase1")
 
 
-def test_too_little_disk_space(tmp_path):
-    status, error = Run(tmp_path, MIN_FREE_MB=10**12).ends()
-    assert (status, error.count("\n")) == (2, 1) and "MB free" in error
+def test_what_the_user_names_is_found_from_where_the_user_stands(installed, tmp_path):
+    checkout = copy(installed, tmp_path / "check[o]ut")
+    user = tmp_path / "user"
+    user.mkdir()
+    (user / "mine.yaml").touch()
+    hook = checkout / "tests/functional/_single_controller_turn_recovery_hook.py"
+    (user / "hook.py").write_text(hook.read_text())
+    settings = {"CONFIG": "mine.yaml", "HOOK": "hook.py"}
+    run = Run(checkout, settings=settings, cwd=user)
+    run.wait_for("reference", "train step")
+    second = Run(checkout, settings=settings, cwd=user)
+    out, error = second.process.communicate(timeout=60)
+    assert (second.process.returncode, out) == (2, "") and "in use" in error
+    status, _, error = run.ends()  # undisturbed
+    assert (status, error) == (0, "")
+    assert arguments(run, "phase2")[1] == str(user / "mine.yaml")
 
 
-def test_a_step_of_the_script_itself_that_fails(tmp_path):
-    run = Run(tmp_path, reference="hang", MIN_FREE_MB=10**12)  # only for the checkout
-    run.process.communicate()
-    (run.script.parent / "_gym_prefix_recovery_workload.py").write_text("raise OSError")
-    environment = os.environ | {"SC_PREFIX_RECOVERY_MIN_FREE_MB": "1"}
-    done = subprocess.run(
-        ["bash", run.script], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 2 and "exit status 1 of " in done.stderr
+# -- a terminal ------------------------------------------------------------------------
 
 
-def test_one_at_a_time_and_the_first_is_not_disturbed(tmp_path):
-    run = Run(tmp_path, reference="hang")
-    run.wait_for("reference.log")
-    second = subprocess.run(
-        ["bash", run.script],
-        env=os.environ | {"SC_PREFIX_RECOVERY_MIN_FREE_MB": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert second.returncode == 2 and "in use by another run" in second.stderr
-    assert run.process.poll() is None
-    run.process.terminate()
-    assert run.ends()[0] == 143
+def start_on_terminal(checkout, **options):
+    """The run and the other end of its terminal."""
+    terminal, its_end = pty.openpty()
+    run = Run(checkout, stdout=its_end, stderr=its_end, **options)
+    os.close(its_end)
+    return run, terminal
+
+
+def screen(terminal):
+    """The lines as they stand there in the end."""
+    written = b""
+    while True:
+        try:
+            written += os.read(terminal, 1 << 16)
+        except OSError:  # EIO: the last process has closed it
+            break
+    os.close(terminal)
+    assert written.count(b"\r\x1b[K") > 5  # there was progress
+    lines = []
+    for line in written.decode().replace("\r\n", "\n").split("\n"):
+        shown = ""
+        for part in line.split("\r"):
+            erased = part.startswith("\x1b[K")
+            part = part.removeprefix("\x1b[K")
+            shown = part if erased else part + shown[len(part) :]
+        lines.append(shown)
+    return lines
+
+
+def test_on_a_terminal_each_phase_leaves_its_result(checkout):
+    run, terminal = start_on_terminal(checkout)
+    _, *lines, last = screen(terminal)
+    for line, expected in zip(lines, RESULTS, strict=True):
+        assert re.fullmatch(expected, line)
+    assert (run.ends()[0], last) == (0, "")
+
+
+def test_on_a_terminal_a_failed_job_leaves_only_its_log(checkout):
+    run, terminal = start_on_terminal(checkout, stand_in="reference=fails")
+    _, first, *_, last, end = screen(terminal)
+    assert first.startswith("  File ") and last.startswith("error: reference")
+    assert (run.ends()[0], end) == (2, "")
+
+
+def test_nothing_goes_on_without_its_terminal(checkout):
+    run, terminal = start_on_terminal(checkout, stand_in="reference=hangs")
+    run.wait_for("reference", "session")
+    os.close(terminal)
+    os.killpg(run.process.pid, 1)
+    assert run.ends()[0] in (2, 129)
+    assert Path(run.out / "reference.log").exists()
