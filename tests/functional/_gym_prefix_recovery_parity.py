@@ -30,17 +30,8 @@ NAMES = {"idx", "step", "sample_id", "metadata"}  # they name a row, and train n
 MIN_IDENTICAL_OF_A_CUT = 0.5
 SHOWN_PROBLEMS = 3
 NO_COLUMN = np.array([], dtype=bool)
-ARGUMENTS = {
-    "reference-log-dir": Path,
-    "recovery-log-dir": Path,
-    "selection": Path,
-    "recovery-log": Path,
-    "staging-keys": Path,
-    "successor-checkpoint": Path,
-    "steps": int,
-    "prompts-per-step": int,
-    "generations-per-prompt": int,
-}
+PATHS = "reference-log-dir recovery-log-dir selection recovery-log staging-keys"
+SIZES = "steps prompts-per-step generations-per-prompt"
 
 RECORD = "generation prefix {}: rollout_id="
 CALL = (
@@ -199,14 +190,15 @@ class Row:
         start, end = self.turns[-1] if self.turns else (0, 0)
         self.last_turn_tokens = end - start
         self.has_advantage = columns["advantages"][generated].any()
-        self.problems = []
-        if not sample_mask:
-            self.problems.append("sample_loss_mask is 0, so it trained nothing")
-        if not generated.any():
-            self.problems.append("no token is generated")
-        for x in trainer_floats:
-            if not np.isfinite(columns[x][generated]).all():
-                self.problems.append(f"{x} is not finite on a generated token")
+        finite = [np.isfinite(columns[x][generated]).all() for x in trainer_floats]
+        facts = {
+            "sample_loss_mask is 0, so it trained nothing": sample_mask == 0,
+            "no token is generated": not generated.any(),
+            "advantages or prev_logprobs of generated tokens are not finite": not all(
+                finite
+            ),
+        }
+        self.problems = [what for what, is_so in facts.items() if is_so]
 
 
 def _load_dump(path: Path | None, step: int) -> list[Row]:
@@ -575,10 +567,11 @@ def _report(checks: list[Check]) -> Iterator[str]:
 
 
 def main() -> int:
-    summary = __doc__.splitlines()[0]
-    parser = argparse.ArgumentParser(description=summary, usage=argparse.SUPPRESS)
-    for name, kind in ARGUMENTS.items():
-        parser.add_argument(f"--{name}", type=kind, required=True)
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS)
+    for name in [*PATHS.split(), "successor-checkpoint"]:
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    for name in SIZES.split():
+        parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--min-identical-logprobs", type=float, default=0.97)
     parser.add_argument("--max-logprob-difference", type=float, default=0.5)
     parser.add_argument("--verdict", type=Path, help="all problems go here, as JSON")

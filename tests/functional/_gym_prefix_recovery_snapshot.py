@@ -138,8 +138,8 @@ def main() -> None:
     parser.add_argument("command", choices=["select"])
     for name in ("snapshots", "copy-to", "output"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    for name, kind in (("timeout-s", float), ("min-tokens", int), ("min-groups", int)):
-        parser.add_argument(f"--{name}", type=kind, required=True)
+    for name in ("timeout-s", "min-tokens", "min-groups"):
+        parser.add_argument(f"--{name}", type=int, required=True)
     args = parser.parse_args()
     limits = args.timeout_s, args.min_tokens, args.min_groups
     try:

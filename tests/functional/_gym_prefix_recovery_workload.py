@@ -50,12 +50,8 @@ TOOLS: dict[str, Row] = json.loads("""{
     },
     "increment_counter": {
         "count": {"type": "integer", "enum": [1]},
-        "checkpoint_proof": {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 0},
-            "minItems": 64,
-            "maxItems": 64
-        }
+        "checkpoint_proof": {"type": "array", "minItems": 64, "maxItems": 64,
+                             "items": {"type": "integer", "minimum": 0}}
     }
 }""")
 
