@@ -221,13 +221,12 @@ def _find_dumps(log_dir: Path) -> dict[int, Path]:
 def _load_cuts(path: Path) -> list[Cut]:
     """The selected cuts; the annotations of `Cut` are the selection's schema."""
     document = _parse_json(path.read_bytes(), str(path))
+    schema = {x.name: x.type for x in fields(Cut) if x.init}
     cuts = []
     for number, entry in enumerate(_field(document, "cuts", list, str(path))):
         place = f"{path}: cuts[{number}]"
         _keys(entry, "staging_keys", place)
-        schema = {x.name: x.type for x in fields(Cut) if x.init}
-        values = {x: _field(entry, x, kind, place) for x, kind in schema.items()}
-        cuts.append(Cut(**values))
+        cuts.append(Cut(**{x: _field(entry, x, schema[x], place) for x in schema}))
     return cuts
 
 
@@ -413,37 +412,36 @@ def assert_rows_match(
 
 def _cut_problems(cut: Cut, rows: list[Row]) -> Iterator[str]:
     """What the log and the trained rows say against one cut."""
+    times = {"restored": len(cut.restored), "completed": len(cut.completed)}
+    for event, found in (times | {"trained": len(rows)}).items():
+        if found != 1:
+            yield f"{event} {found} times, expected once"
     rollout_id = f"{cut.gym_rollout_id}-a{cut.gym_attempt + 1}"
-    for what, records in (("restored", cut.restored), ("completed", cut.completed)):
-        if len(records) != 1:
-            yield f"{what} {len(records)} times, expected once"
-        for record in records:
-            if record["rollout_id"] != rollout_id:
-                yield f"{what} as {record['rollout_id']}, expected {rollout_id}"
-            if int(record["prefix_tokens"]) != cut.prefix_token_count:
-                found = f"{what} with {record['prefix_tokens']} prefix tokens"
-                yield f"{found}, expected {cut.prefix_token_count}"
+    for record in cut.restored + cut.completed:
+        if record["rollout_id"] != rollout_id:
+            yield f"continued as {record['rollout_id']}, expected {rollout_id}"
+        if int(record["prefix_tokens"]) != cut.prefix_token_count:
+            what = f"continued after {record['prefix_tokens']} tokens"
+            yield f"{what}, expected {cut.prefix_token_count}"
     for record in cut.restored:
         if record["prefix_digest"] != cut.prefix_digest:
-            found, expected = record["prefix_digest"][:12], cut.prefix_digest[:12]
-            yield f"restored with prefix_digest {found}..., expected {expected}..."
+            what = f"restored with prefix_digest {record['prefix_digest'][:12]}..."
+            yield f"{what}, expected {cut.prefix_digest[:12]}..."
+        for row in rows:
+            if record["sha256"] not in (None, row.prefix_sha256):
+                what = f"prefix_ids_sha256 {record['sha256'][:12]}..."
+                yield f"{what} is not that of the ids in its row"
     for record in cut.completed:
-        names = "prefix_tokens", "tail_tokens", "total_tokens"
-        prefix, tail, total = (int(record[name]) for name in names)
+        prefix, tail = int(record["prefix_tokens"]), int(record["tail_tokens"])
+        total = int(record["total_tokens"])
         if 0 in (prefix, tail) or prefix + tail != total:
             yield f"completed with {total} tokens, of prefix {prefix} and tail {tail}"
         if record["model_call_id"] not in [x["model_call_id"] for x in cut.restored]:
             yield f"completed by call {record['model_call_id']}, which restored nothing"
-    if len(rows) != 1:
-        yield f"its row is trained {len(rows)} times, expected once"
-    for row in rows:
-        for total in [int(record["total_tokens"]) for record in cut.completed]:
+        for row in rows:
             if row.last_turn_tokens != total:
-                found = f"its row's last turn has {row.last_turn_tokens} tokens"
-                yield f"{found}, expected {total}"
-        for sha256 in [record["sha256"] for record in cut.restored]:
-            if sha256 and sha256 != row.prefix_sha256:
-                yield f"prefix_ids_sha256 {sha256[:12]}... is not that of its row's ids"
+                what = f"its row's last turn has {row.last_turn_tokens} tokens"
+                yield f"{what}, expected {total}"
 
 
 def assert_prefixes_trained_once(

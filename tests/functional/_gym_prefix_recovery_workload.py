@@ -69,7 +69,7 @@ def _example_row(gym_root: Path, environment: str) -> Row:
 
 def _row(environment: str, tool: str, prompt: str, limit: int, args: Any) -> Row:
     """A data row with one prompt, one tool, which has to be called, and no agent."""
-    example = _example_row(args.gym_root, environment) if args.gym_root else {}
+    example = _example_row(args.gym_root, environment) if args.gym_root.exists() else {}
     example.pop("agent_ref", None)  # it would compete with task_source
     params = example.get("responses_create_params", {})
     schema = {
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--list-items", type=int, nargs="+", required=True)
-    parser.add_argument("--gym-root", type=Path, help="NeMo-Gym's checkout, if any")
+    parser.add_argument("--gym-root", type=Path, required=True, help="if it is there")
     args = parser.parse_args()
     try:
         lines = [json.dumps(row) + "\n" for row in build_rows(args)]

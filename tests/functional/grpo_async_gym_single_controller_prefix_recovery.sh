@@ -73,21 +73,18 @@ uptime_s() { # unlike the time of day, nobody can set it
   cut -d . -f 1 /proc/uptime
 }
 
-wait_until() { # WHAT LIMIT_S CONDITION ...: sets WAITED_S
-  local began shown=0 step
+wait_until() { # WHAT LIMIT_S CONDITION ...: sets WAITED_S; a terminal shows progress
+  local began step
   began=$(uptime_s)
   WAITED_S=0
   until "${@:3}"; do
     ((WAITED_S < $2)) || die "$1: not within $2 s"
     sleep 0.1
     WAITED_S=$(($(uptime_s) - began))
-    step=$(grep -aso 'train step [0-9/]*' "$LOG" | tail -n 1) || true
     if [[ -t 1 ]]; then
+      step=$(grep -aso 'train step [0-9/]*' "$LOG" | tail -n 1) || true
       clear_line
       echo -n "$1 ... $WAITED_S s  $step"
-    elif ((WAITED_S >= shown + 30)); then
-      shown=$WAITED_S
-      echo "$1 ... $WAITED_S s  $step"
     fi
   done
   clear_line
@@ -183,10 +180,8 @@ echo "all evidence goes to $OUT; its judge.sh judges it again"
 
 IFS=, read -ra ITEMS <<<"$LISTS"
 PROMPTS=$((${#ITEMS[@]} + 1)) # the last one is the counter's
-GYM=$ROOT/3rdparty/Gym-workspace/Gym
-[[ ! -d $GYM ]] || ITEMS+=(--gym-root "$GYM")
 attempt "${PYTHON[@]}" ../_gym_prefix_recovery_workload.py --output test-data.jsonl \
-  --steps "$STEPS" --list-items "${ITEMS[@]}"
+  --steps "$STEPS" --list-items "${ITEMS[@]}" --gym-root "$ROOT/3rdparty/Gym-workspace/Gym"
 
 export RAY_ADDRESS=local RAY_DEDUP_LOGS=0 NRL_LOG_LEVEL=INFO RUN_CONVERGENCE_CHECKS=0
 export NEMO_GYM_TEST_WORKPLACE_PREFIX_AFTER_MUTATION=1 NEMO_GYM_TEST_PREFIX_MIN_TOKENS=0
