@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wait for the snapshot to crash at, and copy it whole before it can be pruned.
 
-It is the first one in which every Workplace rollout in flight is cut in its list. All of
+It is the first one in which every Workplace rollout in flight is cut in its list. All
 its cuts that can be continued are listed, with the newest heads' names of their fields.
 """
 

@@ -133,7 +133,7 @@ crash() { # MIN_TOKENS: kills a job, of which only one snapshot remains
   RAY_TMPDIR=$RAY_DIR "${PYTHON[@]}" "$HERE/_gym_prefix_recovery_snapshot.py" select \
     --snapshots "$SNAPSHOTS" --copy-to "$OUT/selected-snapshot" \
     --output "$OUT/selected-snapshot.json" --timeout-s "$TIMEOUT_S" \
-    --min-tokens "$1" --min-groups $((PROMPTS - 1)) 2>"$OUT/select.log" 9>&- &
+    --min-tokens "$1" --min-groups ${#LENGTHS[@]} 2>"$OUT/select.log" 9>&- &
   SELECTOR=$!
   wait_until phase1 $((TIMEOUT_S + 60)) selected
   wait "$SELECTOR" || die "phase1: $(<"$OUT/select.log")"
@@ -194,12 +194,13 @@ flock --nonblock --conflict-exit-code 75 9 || case $? in
   75) die "$OUT is in use by another run" ;;
   *) die "flock failed" ;;
 esac
-attempt find "$OUT" -mindepth 1 -delete
+attempt find "$OUT" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
 RAY_DIR=$(attempt mktemp -d /tmp/prefix-recovery.XXXXXX)
 echo "all evidence goes to $OUT; its judge.sh judges it again"
 
-PROMPTS=$(($(tr -dc , <<<"$LISTS" | wc -c) + 2)) # a list's each, and the counter's
-WORKLOAD=(--output "$OUT/test-data.jsonl" --steps "$STEPS" --list-items ${LISTS//,/ })
+IFS=, read -ra LENGTHS <<<"$LISTS"
+PROMPTS=$((${#LENGTHS[@]} + 1)) # a list's each, and the counter's
+WORKLOAD=(--output "$OUT/test-data.jsonl" --steps "$STEPS" --list-items "${LENGTHS[@]}")
 [[ ! -d 3rdparty/Gym-workspace ]] || WORKLOAD+=(--gym-root 3rdparty/Gym-workspace/Gym)
 "${PYTHON[@]}" "$HERE/_gym_prefix_recovery_workload.py" "${WORKLOAD[@]}"
 
