@@ -168,13 +168,15 @@ for name in GENERATIONS STEPS MAX_TOKENS CRASHES MIN_PREFIX EXACT TIMEOUT_S; do
 done
 HOOK=$(attempt realpath -e "$HOOK")
 CONFIG=${CONFIG:+$(attempt realpath -e "$CONFIG")}
-[[ $OUT$HOOK$CONFIG$* != *[[:space:]]* ]] || die "a blank, which the base test splits at: $OUT $*"
+for word in "$OUT" "$HOOK" "$CONFIG" "$@"; do
+  [[ $word != *[[:space:]]* ]] || die "a blank, at which the base test splits: $word"
+done
 attempt mkdir -p "$OUT"
 cd "$OUT"
 exec 9<.
 said=$(flock --nonblock 9 2>&1) || die "${said:-$OUT is in use by another run}"
 attempt "${PYTHON[@]}" -c "import importlib.metadata as m; m.version('numpy'), m.version('torch')"
-attempt find . -mindepth 1 -delete
+attempt find . -mindepth 1 -maxdepth 1 -exec rm -rf {} +
 RAY_DIR=$(attempt mktemp -d /tmp/prefix-recovery.XXXXXX)
 echo "all evidence goes to $OUT; its judge.sh judges it again"
 

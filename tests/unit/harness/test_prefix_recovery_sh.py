@@ -28,11 +28,11 @@ def arguments(run, phase):
     return json.loads(line)
 
 
-def judge_again(run):
-    command = ["bash", run.out / "judge.sh"]
-    return subprocess.run(
-        command, env=os.environ | {"PATH": PATH}, cwd="/", capture_output=True
-    ).returncode
+def judge_again(run, path=PATH):
+    """From another folder; the exit status."""
+    command, environment = ["bash", run.out / "judge.sh"], os.environ | {"PATH": path}
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True)
+    return done.returncode
 
 
 def test_an_ordinary_recovery_passes_with_uv_and_a_gym(checkout):
@@ -64,7 +64,7 @@ def test_an_ordinary_recovery_passes_with_uv_and_a_gym(checkout):
     folders = ["bootstrap", "bootstrap/manifest.json", "bootstrap/rollout_snapshots"]
     folders.append(f"bootstrap/rollout_snapshots/{selected.name}")
     assert found_at_start(run, "phase2") == folders
-    assert judge_again(run) == 0
+    assert judge_again(run, path) == 0
 
 
 def test_every_override_can_be_found_in_the_script():
