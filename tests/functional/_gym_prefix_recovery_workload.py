@@ -121,6 +121,8 @@ def main() -> None:
     parser.add_argument("--list-items", type=int, nargs="+", required=True)
     parser.add_argument("--gym-root", type=Path, required=True, help="if it is there")
     args = parser.parse_args()
+    if len(args.list_items) < 2:
+        parser.error("--list-items: expected two lengths or more")
     try:
         lines = [json.dumps(row) + "\n" for row in build_rows(args)]
         partial = args.output.with_suffix(".partial")

@@ -163,9 +163,10 @@ for variable in "${!SC_PREFIX_RECOVERY_@}"; do
   [[ -v $name ]] || die "$variable: no such setting"
   printf -v "$name" %s "${!variable}"
 done
-for name in GENERATIONS STEPS MAX_TOKENS CRASHES MIN_PREFIX EXACT TIMEOUT_S; do
-  [[ ${!name} =~ ^[0-9]+$ ]] || die "$name: expected a number, found '${!name}'"
+for name in GENERATIONS STEPS MAX_TOKENS CRASHES MIN_PREFIX TIMEOUT_S; do
+  [[ ${!name} =~ ^[1-9][0-9]*$ ]] || die "$name: expected a positive integer, found '${!name}'"
 done
+[[ $EXACT == [01] ]] || die "EXACT: expected 0 or 1, found '$EXACT'"
 HOOK=$(attempt realpath -e "$HOOK")
 CONFIG=${CONFIG:+$(attempt realpath -e "$CONFIG")}
 for word in "$OUT" "$HOOK" "$CONFIG" "$@"; do
