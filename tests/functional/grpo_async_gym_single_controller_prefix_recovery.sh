@@ -167,7 +167,8 @@ for name in GENERATIONS STEPS MAX_TOKENS CRASHES MIN_PREFIX EXACT TIMEOUT_S; do
 done
 HOOK=$(attempt realpath -e "$HOOK")
 CONFIG=${CONFIG:+$(attempt realpath -e "$CONFIG")}
-[[ $OUT$HOOK$CONFIG$* != *[[:space:]]* ]] || die "a blank, which the base test splits at: $OUT $*"
+(IFS= && [[ $OUT$HOOK$CONFIG"$*" != *[[:space:]]* ]]) ||
+  die "a blank, which the base test splits at: $OUT $*"
 attempt mkdir -p "$OUT"
 cd "$OUT"
 exec 9<.
