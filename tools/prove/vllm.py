@@ -6,7 +6,7 @@
 
 Each run of the parity test has a copy of the checkout of its own, so that several share
 a GPU. The table says what each run's checks say, and how its log-probs agree. The
-evidence goes into DIR/evidence.tar.gz as the runs end. The exit status is 1 if a run
+evidence goes into DIR/evidence.tar.xz as the runs end. The exit status is 1 if a run
 did not end as its mode must.
 """
 
@@ -65,9 +65,9 @@ MODES = {
     ),
     "invariant-eager": Mode(GREEDY | {"EXACT": "1"}, [*BACKEND, EAGER], LOGPROBS),
     "faults": Mode(
-        INVARIANT, BACKEND, proof=["faults", "--mode", "exact", "--quick", "--jobs=9"]
+        INVARIANT, BACKEND, proof=["faults", "--mode", "exact", "--quick", "--jobs=6"]
     ),
-    "kills": Mode(INVARIANT, BACKEND, proof=["soak", "--kills=8", "--jobs=8"]),
+    "kills": Mode(INVARIANT, BACKEND, proof=["soak", "--kills=8", "--jobs=4"]),
 }
 
 
@@ -204,7 +204,7 @@ def main() -> int:
     outcomes = []
     with (
         tempfile.TemporaryDirectory(prefix="vllm.") as base,
-        tarfile.open(args.out / "evidence.tar.gz", "w:gz", compresslevel=6) as archive,
+        tarfile.open(args.out / "evidence.tar.xz", "w:xz") as archive,
         ThreadPoolExecutor(args.jobs) as pool,
     ):
         runs = Runs(Path(base), args.limit_s)
