@@ -31,6 +31,7 @@ class Optimizer:
 @dataclass
 class VllmCfg:
     enforce_eager: bool = MISSING
+    gpu_memory_utilization: float = MISSING
     logprobs_mode: str = MISSING
 
 
@@ -42,10 +43,12 @@ class CompilationConfig:
 @dataclass
 class VllmKwargs:
     compilation_config: CompilationConfig = MISSING
+    kv_cache_memory_bytes: int = MISSING
 
 
 @dataclass
 class Generation:
+    backend: str = MISSING
     max_new_tokens: int = MISSING
     temperature: float = MISSING
     top_p: float = MISSING
@@ -246,13 +249,20 @@ def _limits(config: MasterConfig) -> list[tuple[str, Any, tuple[Any, ...]]]:
     prompts = grpo.num_prompts_per_step
     batch = prompts * grpo.num_generations_per_prompt
     watchdog, sampler = async_rl.stall_watchdog, async_rl.sampler
+    generation = policy.generation
     return [
         ("policy.device", policy.device, ("auto", "cpu", "cuda")),
         ("policy.precision", policy.precision, ("float32", "bfloat16")),
+        ("policy.generation.backend", generation.backend, ("minirl", "vllm")),
         (
             "policy.generation.vllm_cfg.logprobs_mode",
-            policy.generation.vllm_cfg.logprobs_mode,
+            generation.vllm_cfg.logprobs_mode,
             ("raw_logprobs",),
+        ),
+        (
+            "policy.generation.vllm_kwargs.compilation_config.backend",
+            generation.vllm_kwargs.compilation_config.backend,
+            ("inductor", "eager"),
         ),
         (
             "grpo.adv_estimator.name",
@@ -302,6 +312,12 @@ def _positive(config: MasterConfig) -> dict[str, float]:
         "policy.generation.max_new_tokens": policy.generation.max_new_tokens,
         "policy.generation.temperature": policy.generation.temperature,
         "policy.generation.top_p": policy.generation.top_p,
+        "policy.generation.vllm_cfg.gpu_memory_utilization": (
+            policy.generation.vllm_cfg.gpu_memory_utilization
+        ),
+        "policy.generation.vllm_kwargs.kv_cache_memory_bytes": (
+            policy.generation.vllm_kwargs.kv_cache_memory_bytes
+        ),
         "rollout_checkpointing.snapshot_attempt_interval_s": (
             snapshots.snapshot_attempt_interval_s
         ),

@@ -26,10 +26,15 @@ from minirl.setup import ActorArgs, snapshots_of_step
 from minirl.snapshot import SnapshotWriter, gym_checkpoint, restore_snapshot
 from minirl.snapshot_folder import prune_snapshots
 from minirl.train_data_dump import TrainDataDump, new_run_dir
+from minirl.vllm_backend import VllmEngine
 
 logger = logging.getLogger(__name__)
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ENGINES = {
+    "minirl": GenerationEngine,
+    "vllm": VllmEngine,
+}  # by policy.generation.backend
 
 
 class SingleController:
@@ -95,7 +100,8 @@ class SingleController:
             self.policy.load(torch.device(device), self.args.checkpoint)
             data_plane.result()
         end_id = self.args.tokenizer.end_id
-        engine = GenerationEngine(self.config, self.dp_client, end_id)
+        engine_class = ENGINES[policy.generation.backend]
+        engine = engine_class(self.config, self.dp_client, end_id)
         model = load_policy(policy.model_name, device, PRECISIONS[policy.precision])
         model.load_state_dict(self.policy.weights())
         engine.load(model)

@@ -137,13 +137,17 @@ class GenerationEngine:
 
     def update_weights(self, weights: dict[str, Tensor], version: int) -> None:
         """Load the trained weights in place; no call may be running."""
-        if self.running:
-            raise RuntimeError(f"{len(self.running)} calls run on the old weights")
+        if calls := self.calls():
+            raise RuntimeError(f"{len(calls)} calls run on the old weights")
         self.model.load_state_dict(weights)
         self._cached = [[] for _ in self._cached]
         self.weight_version = version
 
     # -- calls ---------------------------------------------------------------------
+
+    def calls(self) -> list[Call]:
+        """All calls that generate now."""
+        return list(self.running.values())
 
     async def generate(self, call: Call) -> Call:
         """Run a call to its end; what it generated is staged when this returns."""
@@ -225,14 +229,21 @@ class GenerationEngine:
     async def decode(self, call: Call) -> None:
         """Let a call into the batch, and wait for its last token."""
         call.finished = asyncio.get_running_loop().create_future()
-        self._waiting.append(call)
+        self._submit(call)
         self._wake.set()
         await call.finished
+
+    def _submit(self, call: Call) -> None:
+        self._waiting.append(call)
+
+    def has_work(self) -> bool:
+        """Whether there is anything to do in a step."""
+        return bool(self.running or self._waiting)
 
     async def run(self) -> None:
         """Decode for as long as there are calls; ends only by being cancelled."""
         while True:
-            if not self.running and not self._waiting:
+            if not self.has_work():
                 self._wake.clear()
                 await self._wake.wait()
             began = time.monotonic()
@@ -288,14 +299,27 @@ class GenerationEngine:
         )
         for call in sampling:
             self._append(call, chosen[call.slot], logprobs[call.slot])
+            if call.finish_reason:
+                self._release(call)
+
+    def _release(self, call: Call) -> None:
+        """Give a finished call's slot back."""
+        del self.running[call.slot]
+        self._cached[call.slot] = [*call.prompt_ids, *call.token_ids][: call.fed]
+        self._free = sorted([*self._free, call.slot])
+
+    def sampling_key(self, call: Call) -> int:
+        """128 bits for a call's sampling, the same whenever and wherever it runs."""
+        name = ",".join(map(str, (self.seed, *call.key)))
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16])
 
     def uniforms(self, call: Call) -> np.ndarray:
         """What cuts the distribution at each position of a call, [max_tokens]."""
-        name = ",".join(map(str, (self.seed, *call.key)))
-        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16])
-        return np.random.Generator(np.random.Philox(key=key)).random(call.max_tokens)
+        noise = np.random.Philox(key=self.sampling_key(call))
+        return np.random.Generator(noise).random(call.max_tokens)
 
     def _append(self, call: Call, token_id: int, logprob: float) -> None:
+        """Add a token to a call, which it may finish."""
         call.token_ids.append(token_id)
         call.logprobs.append(logprob)
         self.decoded_tokens += 1
@@ -307,7 +331,4 @@ class GenerationEngine:
         elif len(call.token_ids) == call.max_tokens or total == self.max_length:
             call.finish_reason = "length"
         if call.finish_reason:
-            del self.running[call.slot]
-            self._cached[call.slot] = [*call.prompt_ids, *call.token_ids][: call.fed]
-            self._free = sorted([*self._free, call.slot])
             call.finished.set_result(None)

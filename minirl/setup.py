@@ -23,6 +23,7 @@ from minirl.policy import Policy
 from minirl.rollout import RolloutManager
 from minirl.snapshot_folder import select_snapshot
 from minirl.tokenizer import Tokenizer
+from minirl.vllm_backend import check_vllm
 
 
 @dataclass
@@ -93,8 +94,8 @@ def setup_single_controller(
 
     Raises:
         ValueError: a data row is not usable, a sequence limit does not fit the policy
-            or a prompt, there is no such GPU or fault, or the checkpoint folder is
-            another configuration's.
+            or a prompt, there is no such GPU or fault or no vLLM, or the checkpoint
+            folder is another configuration's.
         FileNotFoundError: the policy's weights or the bootstrap anchor are missing.
     """
     started = time.monotonic()
@@ -103,6 +104,8 @@ def setup_single_controller(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("policy.device=cuda: torch finds no GPU")
+    if master_config.policy.generation.backend == "vllm":
+        check_vllm(device)
     longest = load_policy(
         master_config.policy.model_name
     ).config.max_position_embeddings

@@ -131,7 +131,7 @@ class SnapshotWriter:
         snapshot's other files: their contents by their paths.
         """
         manager, engine = self.manager, self.manager.engine
-        engine.stage([call for call in engine.running.values() if call.can_be_cut])
+        engine.stage([call for call in engine.calls() if call.can_be_cut])
         remove_leftovers(self.folder)
         self._partial.mkdir()
         manager.dp_client.save_checkpoint(self._partial / "data_plane")

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import sys
 
-COMMANDS = ["faults", "soak", "bench", "gpu"]
+COMMANDS = ["faults", "soak", "bench", "gpu", "vllm"]
 
 
 def main() -> int:

@@ -186,7 +186,7 @@ def report(mode: str, faults: list[Fault], args: argparse.Namespace) -> bool:
     planted = [x for x in faults if MODES[mode].check_of(x)]
     harmless = [x for x in faults if x not in planted]
     keep = args.keep and args.keep / mode
-    with Workspace(MODES[mode], args.jobs, keep) as workspace:
+    with Workspace(MODES[mode], args.jobs, keep, args.override) as workspace:
         for outcome in run_catalogue(workspace, planted):
             outcomes.append(outcome)
             print(f"{outcome.name}: {outcome.result}", flush=True)
@@ -212,6 +212,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the most telling ones")
     parser.add_argument("--jobs", type=int, default=3, help="runs side by side")
     parser.add_argument("--keep", type=Path, help="copy all evidence here")
+    parser.add_argument("--override", nargs="+", default=[], help="of every job")
     args = parser.parse_args()
     names = args.faults or (QUICK if args.quick else list(FAULTS))
     modes = [args.mode] if args.mode else list(MODES)

@@ -25,9 +25,8 @@ from typing import Any
 import _gym_prefix_recovery_parity as parity
 import numpy as np
 
-from tools import FUNCTIONAL
+from tools.prove.runs import copy_checkout
 
-ROOT = FUNCTIONAL.parents[1]
 NAME = "grpo_async_gym_single_controller_prefix_recovery"
 LONG = {"LISTS": "40,120,180,240,300,360,450", "GENERATIONS": "8"}
 LONG |= {"MAX_TOKENS": "2368", "MIN_PREFIX": "64"}
@@ -61,9 +60,7 @@ RUNS: dict[str, tuple[dict[str, str], list[str], bool]] = {
 def run_once(name: str, folder: Path) -> dict[str, Any]:
     """One run of the parity test in a copy of the checkout; its figures."""
     settings, overrides, _ = RUNS[name]
-    for part in ("tests/functional", "minirl", "examples"):
-        ignored = shutil.ignore_patterns("grpo_*recovery", "grpo_*controller")
-        shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+    copy_checkout(folder)
     variables = {f"SC_PREFIX_RECOVERY_{key}": value for key, value in settings.items()}
     script = folder / f"tests/functional/{NAME}.sh"
 

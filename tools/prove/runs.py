@@ -26,6 +26,15 @@ ROOT = FUNCTIONAL.parents[1]
 CONFIG = ROOT / "examples" / "configs" / "grpo_minirl_single_controller.yaml"
 
 
+def copy_checkout(folder: Path) -> None:
+    """Copy what the parity test needs, without the evidence of earlier runs."""
+    ignored = shutil.ignore_patterns(
+        "grpo_*recovery", "grpo_*controller", "__pycache__"
+    )
+    for part in ("tests/functional", "minirl", "examples"):
+        shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+
+
 class Job:
     """One minirl job that has been started; its files are named after it."""
 
@@ -116,8 +125,15 @@ class Job:
 class Workspace:
     """A temporary folder, short as Ray's sockets need it, and the jobs below it."""
 
-    def __init__(self, workload: Workload, jobs: int, keep: Path | None = None):
+    def __init__(
+        self,
+        workload: Workload,
+        jobs: int,
+        keep: Path | None = None,
+        overrides: Sequence[str] = (),  # of every job
+    ):
         self.workload = workload
+        self.overrides = overrides
         self.keep = keep
         self.jobs: list[Job] = []
         self.pool = ThreadPoolExecutor(jobs)
@@ -162,7 +178,8 @@ class Workspace:
         folder.mkdir(exist_ok=True)
         every = f"rollout_checkpointing.snapshot_attempt_interval_s={interval_s}"
         into = f"checkpointing.checkpoint_dir={checkpoint_dir}"
-        settings = [*self.workload.overrides(self.data), every, into, *overrides]
+        settings = [*self.workload.overrides(self.data), every, into]
+        settings += [*self.overrides, *overrides]
         with self.lock:
             if self.closing:
                 raise RunError(f"{name}: not started, for the end is near")

@@ -315,10 +315,11 @@ def main() -> int:
     parser.add_argument(
         "--keep", type=Path, help="copy the failed kills' evidence here"
     )
+    parser.add_argument("--override", nargs="+", default=[], help="of every job")
     args = parser.parse_args()
     started, outcomes = time.monotonic(), list[Outcome]()
     try:
-        with Workspace(Workload(), args.jobs, args.keep) as workspace:
+        with Workspace(Workload(), args.jobs, args.keep, args.override) as workspace:
             soak = Soak(workspace, args.seed)
             soak.prepare()
             for x in workspace.side_by_side(soak.kill, args.only or range(args.kills)):

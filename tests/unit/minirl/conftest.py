@@ -18,8 +18,8 @@ import torch
 from memory_data_plane import MemoryDataPlane
 
 from minirl.config import load_config
+from minirl.controller import ENGINES
 from minirl.dataset import load_prompts
-from minirl.generation import GenerationEngine
 from minirl.model import ModelConfig, PolicyModel, load_policy
 from minirl.rollout import RolloutManager
 from minirl.tokenizer import Tokenizer
@@ -135,7 +135,8 @@ class Run:
     def __init__(self, config, tokenizer, policy, prompts):
         self.data_plane = MemoryDataPlane()
         self.manager = RolloutManager(config, tokenizer, self.data_plane)
-        self.engine = GenerationEngine(config, self.data_plane, tokenizer.end_id)
+        engine_class = ENGINES[config.policy.generation.backend]
+        self.engine = engine_class(config, self.data_plane, tokenizer.end_id)
         self.engine.load(policy)
         self.manager.load(self.engine, prompts)
 
@@ -146,7 +147,7 @@ class Run:
             rollouts = asyncio.create_task(self.manager.run())
             while not rollouts.done() and not until():
                 await asyncio.sleep(0)
-                if self.engine.running or self.engine._waiting:
+                if self.engine.has_work():
                     self.engine.step()
             if rollouts.done():
                 rollouts.result()

@@ -105,7 +105,7 @@ def refusal(make_config, *overrides):
         "polcy",
         "grpo.adv_estimator.nam",
         "checkpointing.keep_topk",
-        "policy.generation.vllm_cfg.gpu_memory_utilization",
+        "policy.generation.vllm_cfg.max_model_len",
         "policy.generation.vllm_kwargs.seed",
         "policy.generation.vllm_kwargs.compilation_config.mode",
     ],
