@@ -35,7 +35,7 @@ def explain(options: argparse.Namespace) -> Evidence:
     if options.compare:
         reference, other = options.compare
         evidence = compare(reference, other, options)
-        print(parity._report(evidence.checks), end="")
+        sys.stdout.writelines(parity._report(evidence.checks))
     else:
         evidence = read_verdict(options.verdict)
     decode = load_decoder(options.tokenizer, evidence.pairs.values())

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import _gym_prefix_recovery_parity as parity
 import numpy as np
-from _gym_prefix_recovery_parity import Identity
 
 from tools.explain.evidence import Evidence
 from tools.explain.number_causes import NUMBER_CAUSES
-from tools.explain.pairs import RUNS, Pair
+from tools.explain.pairs import RUNS, Identity, Pair
 from tools.explain.run_causes import RUN_CAUSES
 from tools.explain.token_causes import TOKEN_CAUSES
 

@@ -5,16 +5,17 @@
 import argparse
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import _gym_prefix_recovery_parity as parity
-from _gym_prefix_recovery_parity import EvidenceError, Identity
+from _gym_prefix_recovery_parity import EvidenceError
 
 from tools.explain.logprobs import LogProbs
-from tools.explain.pairs import RUNS, Pair
+from tools.explain.pairs import RUNS, Identity, Pair, identity_of
 
 CONTEXT, LOOKED_AT = 64, 512  # rows kept of any step, and in all with differing steps
 LOGPROBS = "generation log-probs agree"
@@ -49,11 +50,11 @@ class Evidence:
     @cached_property
     def times(self) -> dict[str, Counter[Identity]]:
         """How often each run trained each row."""
-        return {run: Counter(x.identity for x in self.rows[run]) for run in RUNS}
+        return {run: Counter(map(identity_of, self.rows[run])) for run in RUNS}
 
     def steps(self, run: str) -> list[int]:
         """The train steps of which a run has rows."""
-        return sorted({row.identity.step for row in self.rows[run]})
+        return sorted({row.step for row in self.rows[run]})
 
     def how_often(self) -> dict[Identity, tuple[int, int]]:
         """How often the reference and the recovery trained each row, in order."""
@@ -63,14 +64,14 @@ class Evidence:
     def agreements(self) -> dict[Identity, parity.Agreement]:
         """How the log-probs of each row agree, where both runs have equal tokens."""
         rows = self.rows["recovery"]
-        return {row.identity: row.agreement for row in rows if row.agreement}
+        return {identity_of(row): row.agreement for row in rows if row.agreement}
 
     def settle(self, unfit: set[Identity], limits: argparse.Namespace) -> None:
         """Find the rows that differ by a failed check, beside those that are unfit."""
         rows = self.rows["recovery"]
-        self.differing = unfit | {row.identity for row in rows if row.difference}
+        self.differing = unfit | {identity_of(row) for row in rows if row.difference}
         if LOGPROBS in self.failing():
-            noisy = {x for x, y in self.agreements().items() if _is_noisy(x, y, limits)}
+            noisy = {x for x, y in self.agreements().items() if _is_noisy(y, limits)}
             self.differing |= noisy
             for identity in noisy & self.pairs.keys():
                 self.pairs[identity].logprobs_fail = True
@@ -123,7 +124,7 @@ def read_verdict(path: Path) -> Evidence:
     limits = argparse.Namespace()
     for name in ("min_identical_logprobs", "max_logprob_difference"):
         setattr(limits, name, parity._field(options, name, float, place))
-    evidence.settle({row.identity for row in rows if row.problems}, limits)
+    evidence.settle({identity_of(row) for row in rows if row.problems}, limits)
     return evidence
 
 
@@ -148,11 +149,10 @@ def compare(reference: Path, other: Path, limits: argparse.Namespace) -> Evidenc
         for identity, (n, m) in evidence.how_often().items()
         if n != m
     ]
-    rows = sorted(evidence.rows["recovery"], key=lambda row: row.identity)
-    problems += [
-        f"{x.identity} ({x.sample_id}): {x.difference}" for x in rows if x.difference
-    ]
-    agreements = evidence.agreements()
+    rows = sorted(evidence.rows["recovery"], key=identity_of)
+    different = [row for row in rows if row.difference]
+    problems += [f"{identity_of(x)} ({x.sample_id}): {x.difference}" for x in different]
+    agreements = {str(x): y for x, y in evidence.agreements().items()}
     noise = [*parity.assert_generation_logprobs_agree(agreements, limits)]
     tokens = sum(agreement.tokens for agreement in agreements.values())
     evidence.checks = [
@@ -199,7 +199,7 @@ def _load_rows(
         reference = parity._load_dump(reference_dumps.get(step), step)
         recovery = parity._load_dump(recovery_dumps.get(step), step)
         # the judge drops the columns of what it compares
-        compared = [[replace(row) for row in rows] for rows in (reference, recovery)]
+        compared = [[copy(row) for row in rows] for rows in (reference, recovery)]
         parity._compare(*compared, evidence.cuts)
         for run, rows in zip(RUNS, compared, strict=True):
             evidence.rows[run] += rows
@@ -214,26 +214,24 @@ def _load_rows(
         different = [pair for pair in pairs if pair.recovery.difference]
         if len(evidence.pairs) < (LOOKED_AT if different else CONTEXT):
             # of a row that was trained twice, one that differs
-            evidence.pairs |= {x.recovery.identity: x for x in pairs + different}
+            evidence.pairs |= {x.identity: x for x in pairs + different}
 
 
 def _pairs(
     reference: list[parity.Row], recovery: list[parity.Row], cuts: list[parity.Cut]
 ) -> list[Pair]:
-    originals = {row.identity: row for row in reference}
+    originals = {identity_of(row): row for row in reference}
     cut_of_sample = {cut.sample_id: cut for cut in cuts}
     pairs = []
     for row in recovery:
-        if original := originals.get(row.identity):
-            prompt, cut = row.identity[:2], cut_of_sample.get(row.sample_id)
-            group = [x for x in reference if x.identity[:2] == prompt]
+        if original := originals.get(identity_of(row)):
+            group = [x for x in reference if x.prompt_idx == row.prompt_idx]
             siblings = [x for x in group if x is not original]
+            cut = cut_of_sample.get(row.sample_id)
             pairs.append(Pair(original, row, cut, siblings))
     return pairs
 
 
-def _is_noisy(
-    identity: Identity, agreement: parity.Agreement, limits: argparse.Namespace
-) -> bool:
+def _is_noisy(agreement: parity.Agreement, limits: argparse.Namespace) -> bool:
     """Whether the check of the log-probs would fail for this row alone."""
-    return any(parity.assert_generation_logprobs_agree({identity: agreement}, limits))
+    return any(parity.assert_generation_logprobs_agree({"": agreement}, limits))

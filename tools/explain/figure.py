@@ -15,7 +15,6 @@ import matplotlib
 matplotlib.use("Agg")
 
 import numpy as np
-from _gym_prefix_recovery_parity import Identity
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,7 +24,7 @@ from matplotlib.patches import Patch
 from tools.explain import pairs
 from tools.explain.causes import likely_causes
 from tools.explain.evidence import Evidence
-from tools.explain.pairs import Pair, regions
+from tools.explain.pairs import Identity, Pair, regions
 
 COLORS = {  # of Okabe and Ito, told apart by colour-blind readers too
     pairs.PROMPT: "#DDDDDD",

@@ -3,7 +3,7 @@
 """A row of both runs: what its tokens are, and where the two runs differ."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import _gym_prefix_recovery_parity as parity
 import numpy as np
@@ -22,6 +22,22 @@ PREFIX, TAIL = "the restored prefix", "the continued tail"
 REST = "what follows the last turn"
 
 
+class Identity(NamedTuple):
+    """Which row this is, in either run."""
+
+    step: int
+    prompt_idx: int
+    generation: int
+
+    def __str__(self) -> str:
+        return "step {}, prompt {}, generation {}".format(*self)
+
+
+def identity_of(row: parity.Row) -> Identity:
+    """Which row this is: rows of both runs with one identity are compared."""
+    return Identity(row.step, row.prompt_idx, row.generation)
+
+
 @dataclass
 class Pair:
     """A row of the reference, the same row of the recovery, and its cut if any."""
@@ -31,6 +47,11 @@ class Pair:
     cut: Any = None  # a parity.Cut, if there is one
     siblings: list[parity.Row] = field(default_factory=list)  # of the reference
     logprobs_fail: bool = False  # its log-probs are among those that failed their check
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of both rows."""
+        return identity_of(self.recovery)
 
     @property
     def was_cut(self) -> bool:

@@ -10,9 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from _gym_prefix_recovery_parity import Cut, Identity
+from _gym_prefix_recovery_parity import Cut
 
 from tools.explain.evidence import Evidence
+from tools.explain.pairs import Identity
 
 Counts = Counter[Identity]
 
@@ -121,7 +122,7 @@ def rows_unknown(evidence: Evidence) -> str | None:
 
 
 def groups_mixed(evidence: Evidence) -> str | None:
-    prompts = [(x.identity.prompt_idx, x.group_id) for x in evidence.rows["recovery"]]
+    prompts = [(x.prompt_idx, x.group_id) for x in evidence.rows["recovery"]]
     if _several(prompts):
         return "a prompt's siblings are in several groups: one of them was started anew"
     if _several((group, prompt) for prompt, group in prompts):

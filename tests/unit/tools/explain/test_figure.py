@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The prefix-recovery-parity authors
 # SPDX-License-Identifier: Apache-2.0
-from dataclasses import replace
+from copy import copy
 
 import numpy as np
 import prefix_recovery_evidence as small
@@ -10,6 +10,7 @@ from matplotlib.image import imread
 
 from tools.explain.evidence import read_verdict
 from tools.explain.figure import DIFFERS, LOGPROBS, ROWS, draw
+from tools.explain.pairs import Identity
 
 
 def picture(folder, evidence):
@@ -67,9 +68,10 @@ def test_a_large_run_gives_a_page_of_bounded_height(tmp_path):
     pair = evidence.pairs[1, 0, 0]
     for step in range(1, 9):
         for prompt in range(50):
-            identity = small.parity.Identity(step, prompt, 0)
-            evidence.pairs[identity] = pair
+            evidence.pairs[Identity(step, prompt, 0)] = pair
+            row = copy(pair.reference)
+            row.step, row.prompt_idx = step, prompt
             for rows in evidence.rows.values():
-                rows.append(replace(pair.reference, identity=identity))
+                rows.append(row)
     draw(evidence, tmp_path / "figure.png")
     assert imread(tmp_path / "figure.png").shape[0] < 100 * (ROWS * 0.27 * 2 + 5)
