@@ -44,6 +44,7 @@ NAMES = """
     winter work yearly zone
 """
 NAME_WORDS = NAMES.split()
+CREATE_EVENT, COUNT = TOOLS
 DOMAINS = ("example.com", "example.org", "example.net")
 DURATIONS = range(15, 185, 5)  # minutes
 TRAINED_LENGTH = 1.25  # times the longest list needed; it does not extrapolate
@@ -124,7 +125,9 @@ def workplace_episode(
             for text in SENTENCES
         ),
         end,
-        _span("call", tokenizer.render_tool_call("calendar_create_event", arguments), 1.0),
+        _span(
+            "call", tokenizer.render_tool_call("calendar_create_event", arguments), 1.0
+        ),
         _span("result", tokenizer.render_tool_result(result), 0.0),
         _list_span(tokenizer, range(1, last + 1), "\n", tokenizer.end_id, kept),
     )
@@ -136,7 +139,7 @@ def counter_episode(
     """The call of the counter, whose proof is the list 0..last; `kept` as above."""
     prompt = COUNTER_PROMPT.format(count=count, first=0, last=last)
     arguments = {"count": count, "checkpoint_proof": []}
-    call = tokenizer.render_tool_call("increment_counter", arguments)
+    call = tokenizer.render_tool_call(COUNT, arguments)
     close, brace, end = call[-3:]
     begin, asked = _turn(tokenizer)
     return _join(
