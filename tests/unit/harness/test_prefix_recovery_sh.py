@@ -104,6 +104,8 @@ def test_a_restore_that_forgets_the_snapshot_fails(checkout):
     status, out, error = run.ends()
     assert (status, error) == (1, "") and "FAIL prefixes trained once" in out
     assert [*run.out.glob("recovery-checkpoints/**/*.safetensors")]
+    cuts = json.loads((run.out / "selected-snapshot.json").read_text())["cuts"]
+    assert len({cut["group_id"] for cut in cuts}) == 3  # two lists and the counter
     assert judge_again(run) == 1
 
 
