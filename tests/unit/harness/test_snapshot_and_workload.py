@@ -104,7 +104,9 @@ def test_every_workplace_rollout_in_flight_must_be_cut(tmp_path):
 def test_every_usable_cut_is_listed(tmp_path):
     finished = SIBLING | {"group_id": "list 3", "status": "completed"}
     constrained = COUNTER | CONSTRAINED | {"generation_index": 1}
-    all_rollouts = [CUT, SIBLING, SECOND_LIST, finished, COUNTER, constrained]
+    without_agent = COUNTER | {"agent": None, "generation_index": 2}
+    others = [finished, constrained, without_agent]
+    all_rollouts = [CUT, SIBLING, SECOND_LIST, COUNTER, *others]
     cuts = snapshots.find_cuts(write_snapshot(tmp_path, *all_rollouts), 1, 2)
     assert calls(cuts) == ["call", "sibling", "call 2", "closing turn"]
 
