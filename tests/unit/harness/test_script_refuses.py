@@ -99,7 +99,7 @@ def test_old_evidence_that_cannot_be_deleted(checkout):
 
 
 def test_only_a_lock_that_is_held_is_in_use(checkout):
-    path = tool(checkout, "flock", "exit 66")
+    path = tool(checkout, "flock", "echo flock: bad >&2; exit 66")
     assert "in use" not in refused(Run(checkout, path=path), "flock")
     out = checkout / "tests/functional" / NAME
     folder = os.open(out, os.O_RDONLY)
