@@ -44,23 +44,23 @@ def heed_permissions():
     + [("MIN_PREFIX", "3 4"), ("TIMEOUT_S", "1.5"), ("EXACT", "2")]
     + [("LISTS", "40"), ("LISTS", "40,x"), ("LISTS", "40,,60"), ("LISTS", "40, 60")],
 )
-def test_a_setting_that_is_no_number(installed, name, value):
-    run = Run(installed, settings={name: value})
+def test_a_setting_that_is_no_number(checkout, name, value):
+    run = Run(checkout, settings={name: value})
     refused(run, f"{name}: ", f"'{value}'")
 
 
 @pytest.mark.parametrize("name", ["HOOK", "CONFIG"])
-def test_a_file_that_is_missing(installed, name):
-    run = Run(installed, settings={name: "missing/file"})
+def test_a_file_that_is_missing(checkout, name):
+    run = Run(checkout, settings={name: "missing/file"})
     assert "missing/file: No such file" in refused(run)
 
 
-def test_a_blank_which_the_base_test_would_split(installed, tmp_path):
-    refused(Run(copy(installed, tmp_path / "a checkout")), "blank", "a checkout")
-    refused(Run(installed, "a=1", "b=2 c=3"), "blank", "b=2 c=3")
+def test_a_blank_which_the_base_test_would_split(checkout, tmp_path):
+    refused(Run(copy(checkout, tmp_path / "a checkout")), "blank", "a checkout")
+    refused(Run(checkout, "a=1", "b=2 c=3"), "blank", "b=2 c=3")
     (tmp_path / "my hook.py").touch()
     settings = {"HOOK": f"{tmp_path}/my hook.py"}
-    refused(Run(installed, settings=settings), "blank", "my hook.py")
+    refused(Run(checkout, settings=settings), "blank", "my hook.py")
 
 
 @pytest.mark.parametrize("missing", ["numpy", "torch"])
@@ -157,7 +157,7 @@ def test_a_phase_1_without_a_cut(installed, tmp_path):
     }
     failed(runs["early"], "phase1", "ended before")
     snapshots = runs["short"].out / "recovery-checkpoints/bootstrap/rollout_snapshots"
-    failed(runs["short"], "phase1", f"{snapshots}/snapshot_0", "99 tokens")
+    failed(runs["short"], "phase1", str(snapshots.name), "snapshot_0", "99 tokens")
 
 
 def test_a_job_that_takes_too_long(checkout):
