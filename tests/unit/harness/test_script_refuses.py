@@ -41,12 +41,17 @@ def heed_permissions():
 @pytest.mark.parametrize(
     ("name", "value"),
     [("GENERATIONS", "two"), ("STEPS", "0"), ("MAX_TOKENS", "1e3"), ("CRASHES", "-1")]
-    + [("MIN_PREFIX", "3 4"), ("TIMEOUT_S", "1.5"), ("EXACT", "2")]
-    + [("LISTS", "40"), ("LISTS", "40,x"), ("LISTS", "40,,60"), ("LISTS", "40, 60")],
+    + [("MIN_PREFIX", "3 4"), ("TIMEOUT_S", "1.5"), ("EXACT", "2")],
 )
 def test_a_setting_that_is_no_number(checkout, name, value):
     run = Run(checkout, settings={name: value})
     refused(run, f"{name}: ", f"'{value}'")
+
+
+@pytest.mark.parametrize("value", ["40", "40,x", "40,,60"])
+def test_lists_that_are_no_two_lengths(checkout, value):
+    error = refused(Run(checkout, settings={"LISTS": value}))
+    assert "list" in error.lower()
 
 
 @pytest.mark.parametrize("name", ["HOOK", "CONFIG"])

@@ -299,11 +299,12 @@ def test_every_row_has_what_the_gym_needs(tmp_path):
 
 
 def test_no_gym_is_needed(tmp_path):
-    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40"]
+    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40", "60"]
     subprocess.run([*command, f"--output={tmp_path}/rows"], check=True)
     rows = [json.loads(line) for line in (tmp_path / "rows").open()]
     tools = [row["responses_create_params"]["tools"] for row in rows]
     assert [[x["name"] for x in shown] for shown in tools] == [
+        ["calendar_create_event"],
         ["calendar_create_event"],
         ["increment_counter"],
     ]
@@ -321,7 +322,7 @@ def test_a_broken_example_row_is_one_line_and_status_2(tmp_path, text):
 
 
 def test_a_missing_example_row_is_one_line_and_status_2(tmp_path):
-    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40"]
+    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40", "60"]
     command += [f"--gym-root={tmp_path}", f"--output={tmp_path}/rows"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
