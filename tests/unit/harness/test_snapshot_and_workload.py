@@ -250,7 +250,7 @@ def select(root, *options):
 
 
 def test_no_snapshot_is_one_line_and_status_2(tmp_path):
-    done = select(tmp_path, "--timeout-s=0.1")
+    done = select(tmp_path, "--timeout-s=1")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert str(tmp_path / "all") in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -300,7 +300,8 @@ def test_every_row_has_what_the_gym_needs(tmp_path):
 
 def test_no_gym_is_needed(tmp_path):
     command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40", "60"]
-    subprocess.run([*command, f"--output={tmp_path}/rows"], check=True)
+    command += [f"--output={tmp_path}/rows", f"--gym-root={tmp_path}/missing"]
+    subprocess.run(command, check=True)
     rows = [json.loads(line) for line in (tmp_path / "rows").open()]
     tools = [row["responses_create_params"]["tools"] for row in rows]
     assert [[x["name"] for x in shown] for shown in tools] == [
