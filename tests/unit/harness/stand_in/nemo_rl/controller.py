@@ -6,6 +6,7 @@ While snapshots are taken, lists are decoded up to their last token but one alon
 that no run ends before it is killed.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -81,10 +82,13 @@ class Controller:
         return snapshots.restore(snapshot, fresh, self.data_plane, STAGING)
 
     def take_snapshots(self, rollouts):
-        """Until the job is killed."""
+        """Until the job is killed; a list begins some snapshots after another."""
         keep = int(self.values["rollout_checkpointing.keep_latest_k"])
-        while True:
+        for number in itertools.count():
+            delay = {x.group_id: 4 * x.prompt_idx for x in rollouts if x.is_list}
             for rollout in rollouts:
+                if number < delay.get(rollout.group_id, 0):
+                    continue
                 rollout.tokens = min(rollout.tokens + 1, rollout.items - 1)
                 self.data_plane.put_samples(rollout.staging_keys, STAGING)
             snapshots.publish_snapshot(

@@ -56,6 +56,8 @@ def as_cut(rollout, example, retained, is_old):
         environment = "example_session_state_mgmt"
         cut |= {"agent": f"{environment}_simple_agent", "resources": environment}
         cut["events"] = []
+    if rollout.tokens == 0:  # it has not begun
+        cut |= {"agent": None, "model": None, "resources": None}
     return cut
 
 
@@ -124,15 +126,15 @@ def restore(snapshot, fresh, data_plane, partition):
                 attempt_uuid=attempt["attempt_uuid"],
                 attempt=attempt["gym_attempt"] + 1,
             )
-            continue_call(rollout, cuts[rollout.rollout_id], data_plane, partition)
+            continue_call(rollout, cuts.get(rollout.rollout_id), data_plane, partition)
             rollouts.append(rollout)
     return rollouts
 
 
 def continue_call(rollout, cut, data_plane, partition):
+    if cut is None or cut["continuation"] is None:
+        return  # it had not begun, or is constrained: it starts again
     found = cut["continuation"]
-    if found is None:
-        return
     is_old = "digest" in found
     count = found["generation_token_count" if is_old else "prefix_token_count"]
     digest = found["digest" if is_old else "prefix_digest"]
