@@ -44,6 +44,8 @@ class CompilationConfig:
 class VllmKwargs:
     compilation_config: CompilationConfig = MISSING
     kv_cache_memory_bytes: int = MISSING
+    max_num_batched_tokens: int = MISSING
+    cudagraph_mode: str = MISSING
 
 
 @dataclass
@@ -314,6 +316,9 @@ def _positive(config: MasterConfig) -> dict[str, float]:
         "policy.generation.top_p": policy.generation.top_p,
         "policy.generation.vllm_cfg.gpu_memory_utilization": (
             policy.generation.vllm_cfg.gpu_memory_utilization
+        ),
+        "policy.generation.vllm_kwargs.max_num_batched_tokens": (
+            policy.generation.vllm_kwargs.max_num_batched_tokens
         ),
         "policy.generation.vllm_kwargs.kv_cache_memory_bytes": (
             policy.generation.vllm_kwargs.kv_cache_memory_bytes

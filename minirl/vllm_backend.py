@@ -78,7 +78,11 @@ class VllmEngine(GenerationEngine):
             enforce_eager=settings.enforce_eager,
             gpu_memory_utilization=settings.gpu_memory_utilization,
             kv_cache_memory_bytes=kwargs.kv_cache_memory_bytes,
-            compilation_config={"backend": kwargs.compilation_config.backend},
+            max_num_batched_tokens=kwargs.max_num_batched_tokens,
+            compilation_config={
+                "backend": kwargs.compilation_config.backend,
+                "cudagraph_mode": kwargs.cudagraph_mode,
+            },
         )
         self._hand_over(model.state_dict())
         # Only now, for vLLM's batch invariance replaces kernels of the whole process.

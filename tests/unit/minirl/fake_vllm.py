@@ -143,6 +143,7 @@ class LLM:
         enforce_eager: bool,
         gpu_memory_utilization: float,
         kv_cache_memory_bytes: int,
+        max_num_batched_tokens: int,
         compilation_config: dict[str, Any],
     ):
         self.compiled = not enforce_eager and compilation_config["backend"]
