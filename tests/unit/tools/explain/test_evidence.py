@@ -3,6 +3,7 @@
 import json
 import re
 from argparse import Namespace
+from pathlib import Path
 
 import prefix_recovery_evidence as small
 import pytest
@@ -68,14 +69,26 @@ def test_evidence_that_moved_with_its_verdict_is_found(failing):
     assert read_verdict(moved / "verdict.json").failing() == ["rows match"]
 
 
-def test_evidence_beside_the_verdict_may_lie_in_folders_of_the_same_names(failing):
-    (failing.parent / "checkpoints").mkdir()
-    (failing.parent / "step_1").rename(failing.parent / "checkpoints/step_1")
+def test_evidence_that_was_gathered_beside_the_verdict_is_found(failing):
     verdict = json.loads(failing.read_text())
-    elsewhere = "/another/machine/checkpoints/step_1"
-    verdict["evidence"]["successor_checkpoint"] = elsewhere
+    for name, given in verdict["evidence"].items():
+        if str(given).startswith("/"):
+            verdict["evidence"][name] = f"/another/machine/{name}/{Path(given).name}"
     failing.write_text(json.dumps(verdict))
-    assert read_verdict(failing).successor_keys == {"other"}
+    assert read_verdict(failing).failing() == ["rows match"]
+
+
+def test_folders_of_the_same_name_are_told_apart(failing):
+    folder = failing.parent
+    (folder / "reference").mkdir()
+    (folder / "ref").rename(folder / "reference/logs")
+    (folder / "rec").rename(folder / "logs")
+    verdict = failing.read_text().replace(f'{folder}/ref"', f'{folder}/reference/logs"')
+    failing.write_text(verdict.replace(f'{folder}/rec"', f'{folder}/logs"'))
+    moved = folder.rename(folder.with_name("moved"))
+    evidence = read_verdict(moved / "verdict.json")
+    assert evidence.rows["reference"][0].group_id == "ref0"
+    assert evidence.rows["recovery"][0].group_id == "rec0"
 
 
 def test_the_verdict_lists_what_the_documentation_says(failing):
