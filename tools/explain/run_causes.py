@@ -49,6 +49,8 @@ def training_state_lost(evidence: Evidence) -> str | None:
 
 
 def same_dump(evidence: Evidence) -> str | None:
+    if evidence.planned_rows is None:  # two runs restored from one snapshot may share
+        return None
     reference, recovery = ({x.group_id for x in y} for y in evidence.rows.values())
     if not recovery or not recovery <= reference:
         return None

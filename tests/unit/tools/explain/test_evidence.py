@@ -10,6 +10,7 @@ import pytest
 from judged import LENGTH, alter_token, judge, sound, with_cut_rows, write_run
 from prefix_recovery_evidence import parity
 
+from tools.explain.causes import likely_causes
 from tools.explain.evidence import compare, read_verdict
 
 LIMITS = Namespace(min_identical_logprobs=0.97, max_logprob_difference=0.5)
@@ -146,6 +147,9 @@ def test_runs_without_a_common_step_cannot_be_compared(tmp_path):
 def test_restored_runs_that_share_their_groups_can_be_compared(tmp_path):
     folders = [write_run(tmp_path / name, sound(), "rec") for name in "ab"]
     assert compare(*folders, LIMITS).failing() == []
+    other = write_run(tmp_path / "c", with_cut_rows(alter_token), "rec")
+    (cause,) = likely_causes(compare(folders[0], other, LIMITS))
+    assert cause.startswith("token ids were altered")
 
 
 def test_a_comparison_without_rows_fails(tmp_path):
