@@ -13,8 +13,8 @@ from tools.explain.pairs import RUNS, Identity, Pair
 from tools.explain.run_causes import RUN_CAUSES
 from tools.explain.token_causes import TOKEN_CAUSES
 
-ADVANTAGE = "only the advantage differs: it follows from another row's reward"
-ADVANTAGE_ALONE = "only the advantage differs, no reward does: it is over other rows"
+ADVANTAGE = "only the advantage differs: it follows from what else differs"
+ADVANTAGE_ALONE = "only advantages differ, and nothing else: they are over other rows"
 UNKNOWN = "no known cause fits"
 
 
@@ -22,22 +22,20 @@ def likely_causes(evidence: Evidence) -> dict[str, list[Identity]]:
     """Sentences, the one that fits most rows first; a run's cause names no rows."""
     if not evidence.failing():
         return {}
-    suspects = evidence.suspects()
-    rewards = any(pair.first("rewards") is not None for pair in suspects.values())
-    advantage = ADVANTAGE if rewards else ADVANTAGE_ALONE
     found: dict[str, list[Identity]] = {}
     with np.errstate(invalid="ignore"):
-        for identity, pair in suspects.items():
-            found.setdefault(_cause(pair, advantage), []).append(identity)
+        for identity, pair in evidence.suspects().items():
+            found.setdefault(_cause(pair), []).append(identity)
         whole = [sentence for cause in RUN_CAUSES if (sentence := cause(evidence))]
-    ordered = sorted(found, key=lambda x: (x == ADVANTAGE, -len(found[x])))
+    if not whole and found.keys() == {ADVANTAGE}:
+        return {ADVANTAGE_ALONE: found[ADVANTAGE]}
     if not whole and not found:
         return {UNKNOWN: []}
+    ordered = sorted(found, key=lambda x: (x == ADVANTAGE, -len(found[x])))
     return {x: [] for x in whole} | {x: found[x] for x in ordered}
 
 
-def _cause(pair: Pair, advantage: str) -> str:
-    """Why one row differs; the given sentence if nothing but its advantage does."""
+def _cause(pair: Pair) -> str:
     if where := _in_which_runs(pair, lambda x: not x.columns["sample_loss_mask"].any()):
         return f"the row is masked {where}: a placeholder for a rollout that failed"
     if where := _in_which_runs(pair, lambda x: not x.turns):
@@ -46,7 +44,7 @@ def _cause(pair: Pair, advantage: str) -> str:
     for cause in NUMBER_CAUSES if equal else TOKEN_CAUSES:
         if sentence := cause(pair):
             return sentence
-    return advantage if equal and pair.first("advantages") is not None else UNKNOWN
+    return ADVANTAGE if equal and pair.first("advantages") is not None else UNKNOWN
 
 
 def _in_which_runs(pair: Pair, holds: Callable[[parity.Row], bool]) -> str:

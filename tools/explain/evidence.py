@@ -4,6 +4,7 @@
 
 import argparse
 import math
+import os
 from collections import Counter
 from copy import copy
 from dataclasses import dataclass, field
@@ -97,8 +98,11 @@ def read_verdict(path: Path) -> Evidence:
     options = parity._field(document, "evidence", dict, str(path))
     place = f"{path}: evidence"
 
+    written = Path(parity._field(options, "verdict", str, place))
+
     def located(name: str) -> Path:
-        return _located(parity._field(options, name, str, place), path.parent)
+        given = Path(parity._field(options, name, str, place))
+        return _located(given, written, path)
 
     selection = located("selection")
     evidence.cuts = parity._load_cuts(selection)
@@ -169,14 +173,17 @@ def _check(entry: Any, place: str) -> parity.Check:
     return parity.Check(name, counts, parity._keys(entry, "problems", place))
 
 
-def _located(text: str, folder: Path) -> Path:
-    """A path as the judge was given it, or its last parts if they lie in the folder."""
-    path = Path(text)
-    for count in range(1, len(path.parts) + 1):
-        beside = folder.joinpath(*path.parts[-count:])
-        if beside.exists():
-            return beside
-    return path
+def _located(path: Path, written: Path, verdict: Path) -> Path:
+    """Where a path of the evidence is now.
+
+    Args:
+        path: as it was given to the judge, on this machine or on another.
+        written: where the judge wrote the verdict.
+        verdict: where the verdict is now; what lay around it may have come along.
+    """
+    around = verdict.parent / os.path.relpath(path, written.parent)
+    candidates = around, path, verdict.parent / path.name
+    return next((x for x in candidates if x.exists()), path)
 
 
 def _instances(selection: Path) -> dict[str, str]:

@@ -49,6 +49,8 @@ def training_state_lost(evidence: Evidence) -> str | None:
 
 
 def same_dump(evidence: Evidence) -> str | None:
+    if evidence.planned_rows is None:  # two runs restored from one snapshot may share
+        return None
     reference, recovery = ({x.group_id for x in y} for y in evidence.rows.values())
     if not recovery or not recovery <= reference:
         return None
@@ -238,8 +240,8 @@ def old_keys_live(evidence: Evidence) -> str | None:
         return None
     if len(live) < len({step for step, _ in evidence.probe}):
         return f"old prefix keys retired late: still live as step {max(live)} begins"
-    some = "" if set().union(*live.values()) == keys else ", some of them,"
-    return f"old prefix keys never retired: they are live{some} as every step begins"
+    some = "" if set().union(*live.values()) == keys else "some of the "
+    return f"{some}old prefix keys never retired: they are live as every step begins"
 
 
 def successor_keeps_keys(evidence: Evidence) -> str | None:

@@ -6,6 +6,7 @@ Each function looks at one row of both runs whose tokens differ, and returns a s
 or None where it does not apply. The first that applies names the cause.
 """
 
+import math
 from collections.abc import Callable
 
 import _gym_prefix_recovery_parity as parity
@@ -13,6 +14,8 @@ import numpy as np
 
 from tools.explain import pairs
 from tools.explain.pairs import RUNS, Pair, place, tail_shift
+
+LARGEST_TIE = math.log(0.5)  # the log-prob of two tokens that share all of it
 
 
 def padding_kept(pair: Pair) -> str | None:
@@ -82,9 +85,15 @@ def ends_elsewhere(pair: Pair) -> str | None:
 
 def ids_altered(pair: Pair) -> str | None:
     """Other tokens have other log-probs, unless they were changed after decoding."""
-    if pair.first("generation_logprobs") is not None:
+    at = pair.first_other_token()
+    a, b = pair.columns("generation_logprobs")
+    if at >= min(len(a), len(b)) or a[at] != b[at]:
         return None
-    return "token ids were altered after decoding: the log-probs are all the same"
+    if a[at] <= LARGEST_TIE:
+        return "two equally likely tokens changed places: an exact tie, run it again"
+    if not a.any():  # an engine that says 0 of every token says nothing
+        return None
+    return "token ids were altered after decoding: the log-prob is that of the other id"
 
 
 def near_tie(pair: Pair) -> str | None:

@@ -77,6 +77,15 @@ def alter_an_id(row):
     row["token_ids"][CUT_AT + 5] += 500
 
 
+def alter_an_id_and_stop_early(row):
+    alter_an_id(row)
+    stop_early(row)
+
+
+def alter_an_id_of_the_prefix(row):
+    row["token_ids"][small.LIST + 2] += 500
+
+
 def damage_prefix(row):
     row["token_ids"][small.LIST + 2] += 500
     row["generation_logprobs"][small.LIST + 2] -= 1
@@ -173,6 +182,8 @@ ROW_FAULTS = {
     part_in_logprobs_then_tokens: "log-probs differ before the tokens do",
     part_at_first_token: "the tail differs from its first token",
     alter_an_id: "token ids were altered after decoding",
+    alter_an_id_and_stop_early: "token ids were altered after decoding",
+    alter_an_id_of_the_prefix: "token ids were altered after decoding",
     damage_prefix: "the prefix was damaged",
     stop_early: "the tail stops early",
     run_on: "the tail runs on past the call's end",
@@ -189,7 +200,7 @@ ROW_FAULTS = {
     change_tool_result: "the tool result differs",
     change_first_turn: "a turn before the cut call differs",
     lose_an_advantage: "advantages of the recovery is no number",
-    change_advantages: "only the advantage differs, no reward does",
+    change_advantages: "only advantages differ, and nothing else",
     change_trainer: "only the trainer's log-probs differ",
 }
 
@@ -215,6 +226,14 @@ def test_near_tie_needs_noise_before_and_unlikely_tokens(tmp_path):
     assert near_tie(pair) is None
     b[CUT_AT + 4], b[CUT_AT + 1] = -0.71, a[CUT_AT + 1]
     assert near_tie(pair) is None
+
+
+def test_a_tie_is_no_altered_id(tmp_path):
+    verdict = read_verdict(judge(tmp_path, with_cut_rows(alter_an_id)))
+    for pair in verdict.pairs.values():
+        for column in pair.columns("generation_logprobs"):
+            column[CUT_AT + 5] = -0.7
+    assert any("an exact tie" in x for x in likely_causes(verdict))
 
 
 def test_a_siblings_prefix_is_recognised(tmp_path):
@@ -243,7 +262,7 @@ def test_noise_within_the_limits_is_no_cause(tmp_path):
     arguments = small.write(tmp_path, evidence)
     assert small.judge([*arguments, "--min-identical-logprobs=0.9"]) == 1
     (cause,) = likely_causes(read_verdict(tmp_path / "verdict.json"))
-    assert cause.startswith("only the advantage differs")
+    assert cause.startswith("only advantages differ, and nothing else")
 
 
 def test_an_unknown_column_is_named(tmp_path):

@@ -3,12 +3,14 @@
 import json
 import re
 from argparse import Namespace
+from pathlib import Path
 
 import prefix_recovery_evidence as small
 import pytest
 from judged import LENGTH, alter_token, judge, sound, with_cut_rows, write_run
 from prefix_recovery_evidence import parity
 
+from tools.explain.causes import likely_causes
 from tools.explain.evidence import compare, read_verdict
 
 LIMITS = Namespace(min_identical_logprobs=0.97, max_logprob_difference=0.5)
@@ -68,14 +70,26 @@ def test_evidence_that_moved_with_its_verdict_is_found(failing):
     assert read_verdict(moved / "verdict.json").failing() == ["rows match"]
 
 
-def test_evidence_beside_the_verdict_may_lie_in_folders_of_the_same_names(failing):
-    (failing.parent / "checkpoints").mkdir()
-    (failing.parent / "step_1").rename(failing.parent / "checkpoints/step_1")
+def test_evidence_that_was_gathered_beside_the_verdict_is_found(failing):
     verdict = json.loads(failing.read_text())
-    elsewhere = "/another/machine/checkpoints/step_1"
-    verdict["evidence"]["successor_checkpoint"] = elsewhere
+    for name, given in verdict["evidence"].items():
+        if str(given).startswith("/"):
+            verdict["evidence"][name] = f"/another/machine/{name}/{Path(given).name}"
     failing.write_text(json.dumps(verdict))
-    assert read_verdict(failing).successor_keys == {"other"}
+    assert read_verdict(failing).failing() == ["rows match"]
+
+
+def test_folders_of_the_same_name_are_told_apart(failing):
+    folder = failing.parent
+    (folder / "reference").mkdir()
+    (folder / "ref").rename(folder / "reference/logs")
+    (folder / "rec").rename(folder / "logs")
+    verdict = failing.read_text().replace(f'{folder}/ref"', f'{folder}/reference/logs"')
+    failing.write_text(verdict.replace(f'{folder}/rec"', f'{folder}/logs"'))
+    moved = folder.rename(folder.with_name("moved"))
+    evidence = read_verdict(moved / "verdict.json")
+    assert evidence.rows["reference"][0].group_id == "ref0"
+    assert evidence.rows["recovery"][0].group_id == "rec0"
 
 
 def test_the_verdict_lists_what_the_documentation_says(failing):
@@ -133,6 +147,9 @@ def test_runs_without_a_common_step_cannot_be_compared(tmp_path):
 def test_restored_runs_that_share_their_groups_can_be_compared(tmp_path):
     folders = [write_run(tmp_path / name, sound(), "rec") for name in "ab"]
     assert compare(*folders, LIMITS).failing() == []
+    other = write_run(tmp_path / "c", with_cut_rows(alter_token), "rec")
+    (cause,) = likely_causes(compare(folders[0], other, LIMITS))
+    assert cause.startswith("token ids were altered")
 
 
 def test_a_comparison_without_rows_fails(tmp_path):

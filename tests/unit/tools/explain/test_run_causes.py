@@ -171,7 +171,7 @@ WHOLE_RUNS = {
     ),
     "no tail": (log("=12", "=0", 2), "1 of 2 cut calls was completed without a tail"),
     "never retired": (live(KEYS), "old prefix keys never retired: they are live as"),
-    "some keys": (live(KEYS[:1]), "old prefix keys never retired: they are live, some"),
+    "some keys": (live(KEYS[:1]), "some of the old prefix keys never retired: they ar"),
     "retired late": (
         live(KEYS, [0]),
         "old prefix keys retired late: still live as step 1",
