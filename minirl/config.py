@@ -45,7 +45,7 @@ class VllmKwargs:
     compilation_config: CompilationConfig = MISSING
     kv_cache_memory_bytes: int = MISSING
     max_num_batched_tokens: int = MISSING
-    cudagraph_mode: str = MISSING
+    attention_backend: str | None = MISSING
 
 
 @dataclass

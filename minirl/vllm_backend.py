@@ -79,10 +79,8 @@ class VllmEngine(GenerationEngine):
             gpu_memory_utilization=settings.gpu_memory_utilization,
             kv_cache_memory_bytes=kwargs.kv_cache_memory_bytes,
             max_num_batched_tokens=kwargs.max_num_batched_tokens,
-            compilation_config={
-                "backend": kwargs.compilation_config.backend,
-                "cudagraph_mode": kwargs.cudagraph_mode,
-            },
+            attention_backend=kwargs.attention_backend,
+            compilation_config={"backend": kwargs.compilation_config.backend},
         )
         self._hand_over(model.state_dict())
         # Only now, for vLLM's batch invariance replaces kernels of the whole process.

@@ -33,6 +33,7 @@ from tools.prove.runs import ROOT, copy_checkout, print_table
 NAME = "grpo_async_gym_single_controller_prefix_recovery"
 LOGPROBS = "generation log-probs agree"
 BACKEND = ["policy.generation.backend=vllm", "policy.precision=bfloat16"]
+EXACT = [*BACKEND, "policy.generation.vllm_kwargs.attention_backend=TRITON_ATTN"]
 EAGER = "policy.generation.vllm_cfg.enforce_eager=true"
 EAGER_BACKEND = "policy.generation.vllm_kwargs.compilation_config.backend=eager"
 LISTS = {"LISTS": "60,120,180,240", "MAX_TOKENS": "1536", "MIN_PREFIX": "48"}
@@ -52,8 +53,8 @@ class Mode:
 
 
 MODES = {
-    "exact": Mode(SAMPLED | {"EXACT": "1"}, BACKEND),
-    "exact-greedy": Mode(GREEDY | {"EXACT": "1"}, BACKEND),
+    "exact": Mode(SAMPLED | {"EXACT": "1"}, EXACT),
+    "exact-greedy": Mode(GREEDY | {"EXACT": "1"}, EXACT),
     "exact-float32": Mode(
         SAMPLED | {"EXACT": "1"}, [*BACKEND, "policy.precision=float32"]
     ),
@@ -65,9 +66,9 @@ MODES = {
     ),
     "invariant-eager": Mode(GREEDY | {"EXACT": "1"}, [*BACKEND, EAGER], LOGPROBS),
     "faults": Mode(
-        INVARIANT, BACKEND, proof=["faults", "--mode", "exact", "--quick", "--jobs=6"]
+        INVARIANT, EXACT, proof=["faults", "--mode", "exact", "--quick", "--jobs=6"]
     ),
-    "kills": Mode(INVARIANT, BACKEND, proof=["soak", "--kills=8", "--jobs=4"]),
+    "kills": Mode(INVARIANT, EXACT, proof=["soak", "--kills=8", "--jobs=4"]),
 }
 
 
