@@ -75,8 +75,6 @@ def test_an_older_heads_names_are_read(tmp_path):
         CONSTRAINED,
         {"is_listed": False},
         {"agent": None},
-        {"model": None},
-        {"resources": None},
         {"events": ["lunch"]},
         {"events": [snapshots.SENTINEL] * 2},
         {"status": "failed"},
@@ -85,6 +83,13 @@ def test_an_older_heads_names_are_read(tmp_path):
 def test_one_rule_refuses_the_snapshot(tmp_path, change):
     snapshot = write_snapshot(tmp_path, CUT | change)
     with pytest.raises(snapshots.NotUsable):
+        snapshots.find_cuts(snapshot, min_tokens=0, min_groups=1)
+
+
+@pytest.mark.parametrize("kind", ["model", "resources"])
+def test_a_server_without_the_rollout_refuses_the_snapshot(tmp_path, kind):
+    snapshot = write_snapshot(tmp_path, CUT | {kind: None})
+    with pytest.raises(KeyError, match=kind):
         snapshots.find_cuts(snapshot, min_tokens=0, min_groups=1)
 
 
@@ -134,14 +139,13 @@ class Selecting:
         self.folder, self.copies, self.root = root / "all", root / "copy", root
         self.folder.mkdir()
         self.polled, self.found, self.now = threading.Event(), {}, 0.0
-        monkeypatch.setattr(snapshots, "_published", self._poll)
-        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=time.sleep)
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
         monkeypatch.setattr(snapshots, "time", clock)
 
-    def _poll(self, folder, published=snapshots._published):
-        found = published(folder)
+    def _sleep(self, seconds):
+        """`select` has looked, and found nothing new."""
         self.polled.set()
-        return found
+        time.sleep(seconds)
 
     def publish(self, name, *rollouts):
         """By rename, after a look at what was there before."""
@@ -190,14 +194,18 @@ def test_the_first_usable_one_from_now_on_is_copied_whole(selecting):
     write_snapshot(selecting.folder / "snapshot_000001", CUT)  # from before
     selecting.start()
     selecting.publish("snapshot_000002")  # torn
-    for name in ("tmp_snapshot_000003", "snapshot_000004-copy", "snapshot_"):
-        selecting.publish(name, CUT)
-    (selecting.folder / "snapshot_000005").write_text("a file")
+    selecting.looks_again()
+    selecting.publish("tmp_snapshot_000003", CUT)
+    selecting.looks_again()
+    (selecting.folder / "snapshot_000004").write_text("a file")
+    selecting.looks_again()
     unpicklable = selecting.root / "unpicklable"
     (write_snapshot(unpicklable, CUT) / "rollout_recovery.pt").write_bytes(b"not one")
-    unpicklable.rename(selecting.folder / "snapshot_000006")
+    unpicklable.rename(selecting.folder / "snapshot_000005")
     selecting.looks_again()
-    snapshot = selecting.publish("snapshot_1000000", CUT)
+    selecting.publish("snapshot_000006", CUT | {"model": None})
+    selecting.looks_again()
+    snapshot = selecting.publish("snapshot_000007", CUT)
     found = selecting.ends()
     assert found["snapshot"] == str(snapshot) and calls(found["cuts"]) == ["call"]
     (copy,) = selecting.copies.iterdir()
@@ -230,7 +238,8 @@ def test_the_time_out_says_what_the_last_one_lacked(selecting):
     selecting.start(min_tokens=99)
     snapshot = selecting.publish("snapshot_000001", CUT)
     error = selecting.times_out()
-    assert str(snapshot) in error and "99 tokens" in error and "\n" not in error
+    assert str(selecting.folder) in error and snapshot.name in error
+    assert "99 tokens" in error and "\n" not in error
 
 
 def select(root, *options):
@@ -241,7 +250,7 @@ def select(root, *options):
 
 
 def test_no_snapshot_is_one_line_and_status_2(tmp_path):
-    done = select(tmp_path, "--timeout-s=0.1")
+    done = select(tmp_path, "--timeout-s=1")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert str(tmp_path / "all") in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -290,11 +299,13 @@ def test_every_row_has_what_the_gym_needs(tmp_path):
 
 
 def test_no_gym_is_needed(tmp_path):
-    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40"]
-    subprocess.run([*command, f"--output={tmp_path}/rows"], check=True)
+    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40", "60"]
+    command += [f"--gym-root={tmp_path}/none", f"--output={tmp_path}/rows"]
+    subprocess.run(command, check=True)
     rows = [json.loads(line) for line in (tmp_path / "rows").open()]
     tools = [row["responses_create_params"]["tools"] for row in rows]
     assert [[x["name"] for x in shown] for shown in tools] == [
+        ["calendar_create_event"],
         ["calendar_create_event"],
         ["increment_counter"],
     ]
@@ -312,7 +323,7 @@ def test_a_broken_example_row_is_one_line_and_status_2(tmp_path, text):
 
 
 def test_a_missing_example_row_is_one_line_and_status_2(tmp_path):
-    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40"]
+    command = [sys.executable, SCRIPT, "--steps=1", "--list-items", "40", "60"]
     command += [f"--gym-root={tmp_path}", f"--output={tmp_path}/rows"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
