@@ -267,4 +267,4 @@ def test_a_line_a_check_is_printed_and_at_most_five(tmp_path: Path, capfd: Any) 
         "problems": problems,
     }
     assert verdict["evidence"]["recovery_log"] == str(tmp_path / "log")
-    assert verdict["evidence"]["min_identical_logprobs"] == "0.97"
+    assert verdict["evidence"]["min_identical_logprobs"] == 0.97
