@@ -190,13 +190,11 @@ class Row:
         start, end = self.turns[-1] if self.turns else (0, 0)
         self.last_turn_tokens = end - start
         self.has_advantage = columns["advantages"][generated].any()
-        finite = [np.isfinite(columns[x][generated]).all() for x in trainer_floats]
+        finite = all(np.isfinite(columns[x][generated]).all() for x in trainer_floats)
         facts = {
             "sample_loss_mask is 0, so it trained nothing": sample_mask == 0,
             "no token is generated": not generated.any(),
-            "advantages or prev_logprobs of generated tokens are not finite": not all(
-                finite
-            ),
+            "advantages or prev_logprobs of generated tokens aren't finite": not finite,
         }
         self.problems = [what for what, is_so in facts.items() if is_so]
 
@@ -267,7 +265,7 @@ def _first_difference(a: np.ndarray, b: np.ndarray, is_exact: bool) -> int | Non
     """The first position at which two columns differ."""
     length = min(len(a), len(b))
     x, y = a[:length], b[:length]
-    if is_exact or not x.dtype.kind == y.dtype.kind == "f":
+    if is_exact or not x.dtype == y.dtype == float:
         same = x == y
     else:
         same = np.isclose(y, x, *TOLERANCES, equal_nan=True)
@@ -304,13 +302,14 @@ def _difference(a: Row, b: Row, cut: Cut | None) -> str:
             continue
         what = f"{name} has {len(y)} values, expected {len(x)}"
         if at < min(len(x), len(y)):
-            what = f"{name}[{at}] is {y[at]}, expected {x[at]}"
-        place = _place(a, cut, at) if name in PER_TOKEN else ""
+            digits = ".9g" if x.dtype == y.dtype == float else ""
+            what = f"{name}[{at}] is {y[at]:{digits}}, expected {x[at]:{digits}}"
+        place = f", {_place(a, cut, at)}" if name in PER_TOKEN else ""
         replayed = cut and b.prefix_sha256 in [x["sha256"] for x in cut.restored]
         if name == "token_ids" and "restored prefix" in place and replayed:
             place += "; its hash proves that it was replayed as sampled, so this is no"
             place += " error of the recovery: run again or use exact mode"
-        return f"{what} {place}"
+        return f"{what}{place}"
     return ""
 
 
@@ -360,7 +359,7 @@ def _compare(reference: list[Row], recovery: list[Row], cuts: list[Cut]) -> None
             b.prefix_sha256 = hashlib.sha256(prefix.encode()).hexdigest()
         if a:
             b.difference = _difference(a, b, cut)
-            names = ("token_ids", "token_loss_mask")
+            names = "token_ids", "token_loss_mask"
             equal = [np.array_equal(a.columns[x], b.columns[x]) for x in names]
             if all(equal) and a.turns:
                 b.agreement = _agreement(a, b, cut)
@@ -397,7 +396,7 @@ def assert_rows_match(
     for step in range(1, options.steps + 1):
         prompts = {row.prompt_idx for row in reference if row.step == step}
         if len(prompts) != options.prompts_per_step:
-            found = f"step {step} has {len(prompts)} prompts"
+            found = f"reference: step {step} has {len(prompts)} prompts"
             yield f"{found}, expected {options.prompts_per_step}"
         for x in range(options.generations_per_prompt):
             expected |= {f"step {step}, prompt {y}, generation {x}" for y in prompts}
@@ -587,8 +586,8 @@ def main() -> int:
         with open(1, "w", errors="backslashreplace", closefd=False) as stdout:
             stdout.writelines(_report(checks))
         if options.verdict:
-            verdict = {"passed": passed, "evidence": vars(options)}
-            verdict["checks"] = [asdict(check) for check in checks]
+            verdict = {"passed": passed, "checks": [asdict(check) for check in checks]}
+            verdict["evidence"] = vars(options)
             partial = options.verdict.with_name(f"{options.verdict.name}.partial")
             partial.write_text(json.dumps(verdict, indent=1, default=str))
             partial.replace(options.verdict)

@@ -109,5 +109,5 @@ def test_refused_in_one_line(tmp_path: Path, path: str, value: Any, capfd: Any) 
 def test_reads_what_nemo_rls_own_writer_wrote() -> None:
     rows = parity._load_dump(parity._find_dumps(DUMPS)[1], 1)
     identities = [(1, prompt, generation) for prompt in (0, 1) for generation in (0, 1)]
-    assert [row.identity for row in rows] == identities
+    assert [(x.step, x.prompt_idx, x.generation) for x in rows] == identities
     assert (rows[3].group_id, rows[3].turns) == ("00000001-prompt", [[3, 5], [6, 11]])

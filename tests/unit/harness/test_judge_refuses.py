@@ -54,7 +54,7 @@ REFUSED: dict[str, tuple[Changes, str]] = {
         "generation_logprobs",
     ),
     "a mask of flags": ([("both.2.0.token_loss_mask.0.*", True)], "token_loss_mask"),
-    "another step": ([("both.2.0.step", 1)], "step is 1, expected the file's, 2"),
+    "another step": ([("both.2.0.step", 1)], "step is 1, expected the file's 2"),
     "a step in a list": ([("both.2.0.step", [2])], "step"),
     "no generation": ([("both.2.0.sample_id.0", "group")], "GROUP_gN"),
     "no group": ([("both.2.0.sample_id.0", "_g1")], "GROUP_gN"),
@@ -78,19 +78,28 @@ REFUSED: dict[str, tuple[Changes, str]] = {
     "no list of cuts": ([("cuts", {})], "selection: expected cuts"),
     "no keys of an instance": ([("successor.gym", "x")], "gym_checkpoint.json: expec"),
     "no instances": ([("successor", [])], "gym_checkpoint.json: expected staging_keys"),
-    "a torn record": ([("log.1", RESTORED[:-1])], "log:2: a record"),
+    "a torn record": ([("log.1", RESTORED[:-1])], "log:2: expected a whole record"),
     "a record torn in its hash's name": (
         [("log.1", WITHOUT_HASH + " prefix_")],
         "log:2:",
     ),
     "a hash without its versions": (
         [("log.1", f"{WITHOUT_HASH} prefix_ids_sha256={'0' * 64}")],
-        "log:2: a record",
+        "log:2: expected a whole record",
     ),
-    "a long digest": ([("log.1", WITHOUT_HASH + "d")], "log:2: a record"),
-    "a long hash": ([("log.1", RESTORED + "0")], "log:2: a record"),
-    "letters after a number": ([("log.2", f"{COMPLETED}k")], "log:3: a record"),
-    "a huge number": ([("log.2", f"{COMPLETED}{'0' * 9}")], "log:3: a record"),
+    "a long digest": (
+        [("log.1", WITHOUT_HASH + "d")],
+        "log:2: expected a whole record",
+    ),
+    "a long hash": ([("log.1", RESTORED + "0")], "log:2: expected a whole record"),
+    "letters after a number": (
+        [("log.2", f"{COMPLETED}k")],
+        "log:3: expected a whole record",
+    ),
+    "a huge number": (
+        [("log.2", f"{COMPLETED}{'0' * 9}")],
+        "log:3: expected a whole record",
+    ),
     "one of two on a line is torn": (
         [("log.2", f"{COMPLETED[:-9]} {RESTORED}")],
         "log:3",
