@@ -336,12 +336,13 @@ def _agreement(a: Row, b: Row, cut: Cut | None) -> Agreement:
     if cut and 0 < cut.prefix_token_count < len(last_turn):
         prefix, tail = np.split(last_turn, [cut.prefix_token_count])
         parts = {"restored prefix": prefix.mean(), "continued tail": tail.mean()}
-    what = f"generation_logprobs[{positions[worst]}] is {y[worst]:.4g}"
+    at = positions[worst]
+    place = _place(a, cut, at)
     return Agreement(
         tokens=same.size,
         identical=int(same.sum()),
         largest_difference=differences[worst],
-        worst=f"{what}, expected {x[worst]:.4g}",
+        worst=f"[{at}] is {y[worst]:.4g}, expected {x[worst]:.4g} {place}",
         some_values=set(np.unique(both)[:2]),
         parts_of_cut=parts,
     )
@@ -508,7 +509,7 @@ def assert_generation_logprobs_agree(
     for row, pair in sorted(pairs.items()):
         if pair.largest_difference > options.max_logprob_difference:
             expected = f"at most {options.max_logprob_difference:.4g} apart"
-            yield f"{row}: {pair.worst}, {expected}"
+            yield f"{row}: generation_logprobs{pair.worst}, {expected}"
         for part, share in pair.parts_of_cut.items():
             if share < min(options.min_identical_logprobs, MIN_IDENTICAL_OF_A_CUT):
                 yield f"{row}: {share:.2%} of the {part}'s log-probs are bit-identical"

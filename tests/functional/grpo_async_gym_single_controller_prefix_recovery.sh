@@ -237,9 +237,10 @@ END
 THRESHOLDS='' # the judge's own
 if ((EXACT)); then
   THRESHOLDS="--min-identical-logprobs 1 --max-logprob-difference 0"
-  export VLLM_BATCH_INVARIANT=1 # exact only where the model is compiled
+  export VLLM_BATCH_INVARIANT=1 # exact only if compiled, and without FlashAttention 3
   OVERRIDES+=(++policy.generation.vllm_cfg.enforce_eager=false)
   OVERRIDES+=(++policy.generation.vllm_kwargs.compilation_config.backend=inductor)
+  OVERRIDES+=(++policy.generation.vllm_kwargs.attention_backend=TRITON_ATTN)
 fi
 OVERRIDES+=("$@")
 

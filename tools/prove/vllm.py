@@ -33,11 +33,11 @@ from tools.prove.runs import ROOT, copy_checkout, print_table
 NAME = "grpo_async_gym_single_controller_prefix_recovery"
 LOGPROBS = "generation log-probs agree"
 BACKEND = ["policy.generation.backend=vllm", "policy.precision=bfloat16"]
-EXACT = [*BACKEND, "policy.generation.vllm_kwargs.attention_backend=TRITON_ATTN"]
 EAGER = "policy.generation.vllm_cfg.enforce_eager=true"
 EAGER_BACKEND = "policy.generation.vllm_kwargs.compilation_config.backend=eager"
 LISTS = {"LISTS": "60,120,180,240", "MAX_TOKENS": "1536", "MIN_PREFIX": "48"}
 GREEDY, SAMPLED = {"TOP_P": "0.000001"}, {"TOP_P": "1.0"}
+TRITON = [*BACKEND, "policy.generation.vllm_kwargs.attention_backend=TRITON_ATTN"]
 INVARIANT = {"VLLM_BATCH_INVARIANT": "1"}  # the test itself exports it for EXACT=1
 COLUMNS = ["run", "result", "s", "checks that failed", "log-probs agree in"]
 
@@ -53,8 +53,8 @@ class Mode:
 
 
 MODES = {
-    "exact": Mode(SAMPLED | {"EXACT": "1"}, EXACT),
-    "exact-greedy": Mode(GREEDY | {"EXACT": "1"}, EXACT),
+    "exact": Mode(SAMPLED | {"EXACT": "1"}, BACKEND),
+    "exact-greedy": Mode(GREEDY | {"EXACT": "1"}, BACKEND),
     "exact-float32": Mode(
         SAMPLED | {"EXACT": "1"}, [*BACKEND, "policy.precision=float32"]
     ),
@@ -66,9 +66,9 @@ MODES = {
     ),
     "invariant-eager": Mode(GREEDY | {"EXACT": "1"}, [*BACKEND, EAGER], LOGPROBS),
     "faults": Mode(
-        INVARIANT, EXACT, proof=["faults", "--mode", "exact", "--quick", "--jobs=6"]
+        INVARIANT, TRITON, proof=["faults", "--mode", "exact", "--quick", "--jobs=6"]
     ),
-    "kills": Mode(INVARIANT, EXACT, proof=["soak", "--kills=8", "--jobs=4"]),
+    "kills": Mode(INVARIANT, TRITON, proof=["soak", "--kills=8", "--jobs=4"]),
 }
 
 

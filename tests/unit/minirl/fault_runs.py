@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import traceback
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,9 @@ class FaultRuns:
         self.faults = faults  # in the order in which their results are wanted
         self.children: dict[str, int] = {}  # the restored runs, by their names
         self.data = folder / "rows.jsonl"
-        rows = workload_rows.build_rows(list(workload.lists), None)
+        rows = workload_rows.build_rows(
+            Namespace(list_items=list(workload.lists), gym_root=Path("no-gym"))
+        )
         _shorten(rows[-1])
         lines = [json.dumps(row) + "\n" for row in rows]
         self.data.write_text("".join(lines * workload.steps))
