@@ -104,6 +104,11 @@ def find_cuts(snapshot: Path, min_tokens: int, min_groups: int) -> list[dict[str
     return cuts
 
 
+def _published(snapshots: Path) -> set[Path]:
+    paths = snapshots.glob("snapshot_*")
+    return {path for path in paths if path.name.partition("_")[2].isdecimal()}
+
+
 def select(
     snapshots: Path, copy_to: Path, timeout_s: float, min_tokens: int, min_groups: int
 ) -> dict[str, Any]:
@@ -111,10 +116,10 @@ def select(
 
     Raises TimeoutError, with what was wrong with the last one.
     """
-    seen, partial = {*snapshots.glob("snapshot_*")}, copy_to / "partial"
+    seen, partial = _published(snapshots), copy_to / "partial"
     reason, deadline = "none was published", time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        new = {*snapshots.glob("snapshot_*")} - seen
+        new = _published(snapshots) - seen
         seen |= new
         newest = max(new, default=None)
         if newest is None:

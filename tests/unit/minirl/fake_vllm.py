@@ -144,6 +144,7 @@ class LLM:
         gpu_memory_utilization: float,
         kv_cache_memory_bytes: int,
         max_num_batched_tokens: int,
+        attention_backend: str | None,
         compilation_config: dict[str, Any],
     ):
         self.compiled = not enforce_eager and compilation_config["backend"]
