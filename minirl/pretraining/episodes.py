@@ -53,16 +53,10 @@ COUNTER_SHARE = 0.25  # of all episodes
 WORKLOAD_EVENT_SHARE = 0.1  # of Workplace episodes: the workload's event must be exact
 OTHER_DURATION_SHARE = 0.25  # of Workplace episodes
 SHORT_SHARE = 0.2  # of lists: PROOF_ITEMS integers or fewer
-WHOLE_SHARE = 0.06  # of episodes: nothing left out
-CALL_SHARE = 0.35  # of the other Workplace episodes: no list
-LIST_SHARE = 0.5  # of the other Workplace episodes: no call
+WHOLE_SHARE = 0.08  # of episodes: nothing left out
+CALL_SHARE = 0.25  # of the other Workplace episodes: no list
+LIST_SHARE = 0.55  # of the other Workplace episodes: no call, little of the prompt
 STOP_WEIGHT = 8.0
-
-SENTENCES = re.findall(r".+?(?:\n|\.(?= |$))", WORKPLACE_PROMPT)
-EVENT_SENTENCES = {text for text in SENTENCES if any(f"{{{x}}}" in text for x in EVENT)}
-RANGE_SENTENCES = {text for text in SENTENCES if "{last}" in text}
-FIXED_SENTENCES = [text for text in SENTENCES if "{" not in text]
-FIXED_KEPT = 0.25  # of fixed sentences, where a chat is without its list or its call
 
 
 @dataclass(frozen=True)
@@ -74,8 +68,7 @@ class Episode:
         weights: weight in the loss; 0 for tokens that the policy does not generate.
         integers: the integer that a list's token belongs to, its separator or stop
             included; -1 outside lists.
-        parts: what the tokens belong to: a sentence of the prompt, as it is before its
-            fields are filled in, "turn", "call", "result" or "list".
+        parts: what the tokens belong to: "prompt", "call", "result" or "list".
         positions: of the tokens, in the whole chat.
     """
 
@@ -111,19 +104,16 @@ def workplace_episode(
         last: the list's last integer, in the prompt and in the answer.
         event_id: in the tool's result.
         called_duration: minutes in the call, where they differ from the event's.
-        kept: the integers of the list that are not left out, the last one among them;
-            None for all.
+        kept: the integers of the list that are not left out, the last one among them,
+            or none; None for all.
     """
-    fields = event | {"first": "1", "last": str(last)}
+    prompt = WORKPLACE_PROMPT.format(**event, first=1, last=last)
     arguments = event | {"duration": called_duration or event["duration"]}
     result = json.dumps({"event_id": f"{event_id:08d}"}, separators=(",", ":"))
     begin, end = _turn(tokenizer)
     return _join(
         begin,
-        *(
-            _span(text, tokenizer.encode(text.format(**fields)), 0.0)
-            for text in SENTENCES
-        ),
+        _span("prompt", tokenizer.encode(prompt), 0.0),
         end,
         _span(
             "call", tokenizer.render_tool_call("calendar_create_event", arguments), 1.0
@@ -144,7 +134,7 @@ def counter_episode(
     begin, asked = _turn(tokenizer)
     return _join(
         begin,
-        _span(COUNTER_PROMPT, tokenizer.encode(prompt), 0.0),
+        _span("prompt", tokenizer.encode(prompt), 0.0),
         asked,
         _span("call", call[:-3], 1.0),
         _list_span(tokenizer, range(last + 1), ",", close, kept),
@@ -155,7 +145,7 @@ def counter_episode(
 def _turn(tokenizer: Tokenizer) -> tuple[Episode, Episode]:
     """What stands before and after a prompt's text."""
     user, end, assistant = tokenizer.render_prompt([{"role": "user", "content": ""}])
-    return _span("turn", [user], 0.0), _span("turn", [end, assistant], 0.0)
+    return _span("prompt", [user], 0.0), _span("prompt", [end, assistant], 0.0)
 
 
 def _join(*spans: Episode) -> Episode:
@@ -200,14 +190,19 @@ def _list_span(
             span.integers.extend([integer if known else -1] * digits + [integer])
             span.positions.extend(range(position, position + len(tokens)))
         position += len(tokens)
-    span.tokens[-1], span.weights[-1] = stop, STOP_WEIGHT
+    if span.tokens:
+        span.tokens[-1], span.weights[-1] = stop, STOP_WEIGHT
     span.parts.extend(["list"] * len(span.tokens))
     return span
 
 
-def without(episode: Episode, left_out: Collection[str]) -> Episode:
-    """The episode without some of its parts; the others keep their positions."""
-    kept = [part not in left_out for part in episode.parts]
+def without_call(episode: Episode, prompt_tokens: int) -> Episode:
+    """A Workplace episode without its call, and with the end of its prompt only.
+
+    What is left keeps its positions.
+    """
+    begin = episode.parts.index("call") - prompt_tokens
+    kept = [at >= begin and part != "call" for at, part in enumerate(episode.parts)]
     return Episode(
         list(compress(episode.tokens, kept)),
         list(compress(episode.weights, kept)),
@@ -263,29 +258,31 @@ def random_episode(tokenizer: Tokenizer, rng: random.Random, max_items: int) -> 
     Most have parts left out, so that they take few tokens. The others keep their
     positions, so that attention is trained over the distances of whole chats.
     """
-    counter = rng.random() < COUNTER_SHARE
-    whole = rng.random() < WHOLE_SHARE
-    if counter:
-        last = rng.randrange(min(max_items, int(PROOF_ITEMS * TRAINED_LENGTH)))
-        kept = None if whole else kept_integers(rng, last)
+    if rng.random() < COUNTER_SHARE:
+        items = rng.randint(1, min(max_items, int(PROOF_ITEMS * TRAINED_LENGTH)))
         count = 1 if rng.random() < 0.5 else rng.randint(2, 9)
+        last = items - 1
+        whole = rng.random() < WHOLE_SHARE
+        kept = None if whole else kept_integers(rng, last)
         return counter_episode(tokenizer, count, last, kept)
     short = rng.random() < SHORT_SHARE
     last = rng.randint(1, min(max_items, PROOF_ITEMS) if short else max_items)
-    kept = None if whole else kept_integers(rng, last)
     event = EVENT if rng.random() < WORKLOAD_EVENT_SHARE else random_event(rng)
     called_duration = None
     if rng.random() < OTHER_DURATION_SHARE:
         called_duration = str(rng.choice(DURATIONS))
     event_id = rng.randrange(100 if rng.random() < 0.5 else 10**8)
-    episode = workplace_episode(tokenizer, event, last, event_id, called_duration, kept)
+    chat = (tokenizer, event, last, event_id, called_duration)
+    if rng.random() < WHOLE_SHARE:
+        return workplace_episode(*chat)
     form = rng.random()
-    unused = {text for text in FIXED_SENTENCES if rng.random() > FIXED_KEPT}
-    if whole or form > CALL_SHARE + LIST_SHARE:
-        return episode
     if form < CALL_SHARE:
-        return without(episode, RANGE_SENTENCES | unused | {"result", "list"})
-    return without(episode, EVENT_SENTENCES | unused | {"call"})
+        return workplace_episode(*chat, kept=())
+    if form < CALL_SHARE + LIST_SHARE:
+        prompt_tokens = rng.randint(72, 90)
+        episode = workplace_episode(*chat, kept=kept_integers(rng, last))
+        return without_call(episode, prompt_tokens)
+    return workplace_episode(*chat, kept=kept_integers(rng, last))
 
 
 def collate(episodes: list[Episode], device: torch.device) -> tuple[Tensor, ...]:

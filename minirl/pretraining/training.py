@@ -33,7 +33,7 @@ DIGIT_LAYER = 2
 POOL = 256  # episodes drawn together and then batched by length
 FIRST_ITEMS = 20  # integers in the longest lists at first
 GROWTH = 0.2  # of the steps, until lists have their full length
-DECAY = 0.4  # of the steps, in which the learning rates fall
+DECAY = 0.5  # of the steps, in which the learning rates fall
 MARGIN = 128  # tokens of a chat beyond the longest list that is trained
 
 

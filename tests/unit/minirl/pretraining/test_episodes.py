@@ -5,13 +5,12 @@ import random
 import pytest
 
 from minirl.pretraining.episodes import (
-    SENTENCES,
     STOP_WEIGHT,
     counter_episode,
     kept_integers,
     random_episode,
     vocabulary,
-    without,
+    without_call,
     workplace_episode,
 )
 from minirl.pretraining.workload import EVENT
@@ -89,18 +88,25 @@ def test_what_follows_the_digits_after_a_gap_knows_its_integer():
     )
 
 
-def test_parts_can_be_left_out():
-    listed = without(WHOLE, {"call", "result", *SENTENCES[:-1]})
+def test_chat_of_which_no_integer_is_kept_ends_where_its_list_begins():
+    chat = workplace_episode(TOKENIZER, EVENT, 110, event_id=0, kept=())
+    text = TOKENIZER.decode(chat.tokens)
+    assert text.endswith('<|tool|>{"event_id":"00000000"}<|end|><|assistant|>')
+
+
+def test_chat_without_its_call_has_the_prompts_end_and_the_list():
+    listed = without_call(WHOLE, prompt_tokens=5)
     text = TOKENIZER.decode(listed.tokens)
-    assert text.startswith("<|user|> Stop after 110.<|end|><|assistant|>1\n2\n")
-    assert text.endswith("109\n110<|end|>")
+    assert text.startswith("10.<|end|><|assistant|><|tool|>")
+    assert text.endswith(
+        "<|assistant|>" + "\n".join(map(str, range(1, 111))) + "<|end|>"
+    )
 
 
 def test_tokens_after_what_is_left_out_keep_their_positions():
-    listed = without(WHOLE, {"call"})
+    listed = without_call(WHOLE, prompt_tokens=5)
     for token, position in zip(listed.tokens, listed.positions, strict=True):
         assert WHOLE.tokens[position] == token
-    assert listed.positions[-1] == WHOLE.positions[-1]
 
 
 @pytest.mark.parametrize("last", [0, 1, 9, 64, 437])

@@ -17,7 +17,6 @@ from minirl.pretraining.episodes import (
     collate,
     random_episode,
     vocabulary,
-    without,
     workplace_episode,
 )
 from minirl.pretraining.muon import orthogonal
@@ -90,7 +89,7 @@ def test_training_step_at_rate_zero_changes_nothing():
 
 
 def test_batch_without_a_list_has_a_loss():
-    batch = [without(workplace_episode(TOKENIZER, EVENT, 3, event_id=0), {"list"})]
+    batch = [workplace_episode(TOKENIZER, EVENT, 3, event_id=0, kept=())]
     assert new_trainer().step(batch, rate=1.0) > 0
 
 
