@@ -79,6 +79,10 @@ REFUSED: dict[str, tuple[Changes, str]] = {
     "no keys of an instance": ([("successor.gym", "x")], "gym_checkpoint.json: expec"),
     "no instances": ([("successor", [])], "gym_checkpoint.json: expected staging_keys"),
     "a torn record": ([("log.1", RESTORED[:-1])], "log:2: expected a whole record"),
+    "a torn record after a progress bar": (
+        [("log.0", "1/2\r2/2"), ("log.1", RESTORED[:-1])],
+        "log:2:",
+    ),
     "a record torn in its hash's name": (
         [("log.1", WITHOUT_HASH + " prefix_")],
         "log:2:",
@@ -179,9 +183,12 @@ FILES: dict[str, tuple[int, Callable[[Path], Any]]] = {
     "a step in the making": (0, lambda root: append(root / f"{STEP}.partial", b"x")),
     "a step with a leading zero": (
         0,
-        lambda root: append(root / "rec/exp_001/train_data_step01.jsonl", b"x"),
+        lambda root: append(root / "rec/exp_001/train_data_step03.jsonl", b"x"),
     ),
-    "a second run": (2, lambda root: (root / "rec/exp_002").mkdir()),
+    "a second run": (
+        2,
+        lambda root: shutil.copytree(root / "rec/exp_001", root / "rec/exp_002"),
+    ),
     "no run": (2, lambda root: shutil.rmtree(root / "rec/exp_001")),
     "no log folder": (2, lambda root: shutil.rmtree(root / "ref")),
     "no step of a run": (
@@ -311,5 +318,6 @@ def test_numbers_near_the_end_of_floats_make_no_noise(
 
 
 def test_a_lone_surrogate_is_printed(tmp_path: Path, capfd: Any) -> None:
-    assert judged(tmp_path, [("rec.2.0.sample_id.0", "\ud800_g0")]) == 1
-    assert "\\ud800" in capfd.readouterr().out
+    changes = [(f"rec.2.{x}.sample_id.0", f"\ud800_g{x}") for x in (0, 1)]
+    assert judged(tmp_path, [*changes, ("rec.2.0.rewards.0", 7)]) == 1
+    assert "(\\ud800_g0): rewards[0]" in capfd.readouterr().out
