@@ -29,6 +29,7 @@ TOLERANCES = 1e-4, 1e-5  # rtol and atol of the floats in all other columns
 NAMES = {"idx", "step", "sample_id", "metadata"}  # they name a row, and train nothing
 MIN_IDENTICAL_OF_A_CUT = 0.5
 SHOWN_PROBLEMS = 3
+IN_PREFIX = "inside the restored prefix, which phase 1 sampled before the crash"
 NO_COLUMN = np.array([], dtype=bool)
 PATHS = "reference-log-dir recovery-log-dir selection recovery-log staging-keys"
 SIZES = "steps prompts-per-step generations-per-prompt"
@@ -127,13 +128,12 @@ def _column(value: Any) -> np.ndarray:
     """A column in one dimension, null as NaN; what is not of numbers as one value."""
     try:
         array = np.array(value)
-        if array.dtype == object:
-            array = np.array([math.nan if x is None else x for x in array.ravel()])
-    except ValueError:
-        array = np.array(None)
-    if array.dtype.kind not in "biuf":
-        array = np.array([json.dumps(value)])
-    return array.ravel()
+    except ValueError:  # lists of several lengths
+        return np.array([json.dumps(value)])
+    if array.dtype == object:
+        array = np.array([math.nan if x is None else x for x in array.ravel()])
+    is_numeric = array.dtype.kind in "biuf"
+    return array.ravel() if is_numeric else np.array([json.dumps(value)])
 
 
 def _generated_turns(mask: np.ndarray) -> list[list[int]]:
@@ -285,7 +285,7 @@ def _place(a: Row, cut: Cut | None, position: int) -> str:
         return "in a turn before the cut call"
     if position >= start + cut.prefix_token_count:
         return "in the continued tail"
-    return "inside the restored prefix, which phase 1 sampled before the crash"
+    return IN_PREFIX
 
 
 def _difference(a: Row, b: Row, cut: Cut | None) -> str:
@@ -304,12 +304,14 @@ def _difference(a: Row, b: Row, cut: Cut | None) -> str:
         if at < min(len(x), len(y)):
             digits = ".9g" if x.dtype == y.dtype == float else ""
             what = f"{name}[{at}] is {y[at]:{digits}}, expected {x[at]:{digits}}"
-        place = f", {_place(a, cut, at)}" if name in PER_TOKEN else ""
-        replayed = cut and b.prefix_sha256 in [x["sha256"] for x in cut.restored]
-        if name == "token_ids" and "restored prefix" in place and replayed:
+        if name not in PER_TOKEN:
+            return what
+        place = _place(a, cut, at)
+        hashes = [record["sha256"] for record in cut.restored] if cut else []
+        if name == "token_ids" and place == IN_PREFIX and b.prefix_sha256 in hashes:
             place += "; its hash proves that it was replayed as sampled, so this is no"
             place += " error of the recovery: run again or use exact mode"
-        return f"{what}{place}"
+        return f"{what}, {place}"
     return ""
 
 
@@ -508,7 +510,7 @@ def assert_generation_logprobs_agree(
         yield f"{identical} of {tokens} log-probs are bit-identical, {expected}"
     for row, pair in sorted(pairs.items()):
         if pair.largest_difference > options.max_logprob_difference:
-            expected = f"at most {options.max_logprob_difference:.4g} apart"
+            expected = f"finite and at most {options.max_logprob_difference:.4g} apart"
             yield f"{row}: generation_logprobs{pair.worst}, {expected}"
         for part, share in pair.parts_of_cut.items():
             if share < min(options.min_identical_logprobs, MIN_IDENTICAL_OF_A_CUT):

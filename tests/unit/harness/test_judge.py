@@ -152,17 +152,17 @@ DISAGREEING: dict[str, tuple[Changes, str]] = {
     "one infinite in both": (
         [("both.2.0.generation_logprobs.0.9", -INFINITY)],
         f"{ROW}: generation_logprobs[9] is -inf, expected -inf in a row that was"
-        " never cut, at most 0.5 apart",
+        " never cut, finite and at most 0.5 apart",
     ),
     "one null in the recovery": (
         [("rec.2.0.generation_logprobs.0.9", NAN)],
         f"{ROW}: generation_logprobs[9] is nan, expected -0.09091 in a row that was"
-        " never cut, at most 0.5 apart",
+        " never cut, finite and at most 0.5 apart",
     ),
     "one far off": (
         [("rec.2.0.generation_logprobs.0.9", -0.7)],
         f"{ROW}: generation_logprobs[9] is -0.7, expected -0.09091 in a row that was"
-        " never cut, at most 0.5 apart",
+        " never cut, finite and at most 0.5 apart",
     ),
     "4 of 112": (
         [("rec.2.*.generation_logprobs.0.6", -0.2)],
